@@ -1,0 +1,1 @@
+//! Raw FFI to libibverbs and libefa (AWS Elastic Fabric Adapter).

@@ -1,0 +1,1 @@
+//! Transfers over AWS Elastic Fabric Adapter: any size, many peers, typed errors.

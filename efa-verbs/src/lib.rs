@@ -1,0 +1,1 @@
+//! Sound ownership over AWS EFA verbs objects.

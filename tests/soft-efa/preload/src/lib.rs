@@ -1,0 +1,1 @@
+//! The library that brings soft-efa into a program.

@@ -1,0 +1,1 @@
+//! A software EFA device under the real libibverbs and libefa.

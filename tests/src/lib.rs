@@ -1,0 +1,1 @@
+//! Integration tests that run the same on AWS and on soft-efa.

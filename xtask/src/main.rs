@@ -1,0 +1,3 @@
+//! The commands of this workspace.
+
+fn main() {}
