@@ -1,1 +1,3 @@
+//! Finds libibverbs and libefa and compiles the shims.
+
 fn main() {}
