@@ -1,1 +1,9 @@
 //! Transfers over AWS Elastic Fabric Adapter: any size, many peers, typed errors.
+#![deny(unsafe_code)]
+
+pub mod address;
+pub mod advice;
+mod hex;
+pub mod remote;
+
+pub use hex::HexError;
