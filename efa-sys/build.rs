@@ -1,3 +1,0 @@
-//! Finds libibverbs and libefa and compiles the shims.
-
-fn main() {}
