@@ -1,3 +1,81 @@
-//! The commands of this workspace.
+//! The commands of this workspace: `cargo xtask help` lists them.
 
-fn main() {}
+// The commands that use the rest of this come with soft-efa's launcher.
+#![allow(dead_code)]
+
+mod build;
+mod packages;
+mod process;
+mod rdma_core;
+mod regenerate;
+mod source;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+/// The commands of this workspace.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    disable_version_flag = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Make efa-sys/src/bindings.rs from rdma-core's headers.
+    Regenerate(RegenerateArgs),
+    /// Say which rdma-core everything is built and run against; build it if need be.
+    RdmaCore(RdmaCoreArgs),
+}
+
+#[derive(Args)]
+struct RegenerateArgs {
+    /// Change nothing; fail if the file is not what the headers give.
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Args)]
+struct RdmaCoreArgs {
+    /// Which one to take.
+    #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
+    rdma_core: rdma_core::Choice,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        Task::Regenerate(args) => {
+            regenerate::run(&source::tree()?.path, args.check)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::RdmaCore(args) => show_rdma_core(&args),
+    }
+}
+
+fn show_rdma_core(args: &RdmaCoreArgs) -> Result<ExitCode> {
+    let found = rdma_core::resolve(args.rdma_core)?;
+    eprintln!("using {}", found.described());
+    match &found.prefix {
+        Some(prefix) => println!("{}", prefix.display()),
+        None => println!("/usr"),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -101,9 +101,15 @@ fn first_difference(a: &str, b: &str) -> usize {
 
 /// A directory that can be given to the compiler with `-I`.
 fn include_dir(source: &Path, root: &Path) -> Result<PathBuf> {
-    for candidate in [source.to_path_buf(), source.join("build/include"), source.join("include")] {
+    for candidate in [
+        source.to_path_buf(),
+        source.join("build/include"),
+        source.join("include"),
+    ] {
         if candidate.join("infiniband/efadv.h").exists() {
-            return candidate.canonicalize().context("could not resolve the include directory");
+            return candidate
+                .canonicalize()
+                .context("could not resolve the include directory");
         }
     }
     if !source.join("libibverbs/verbs.h").exists() {
@@ -125,9 +131,18 @@ fn include_dir(source: &Path, root: &Path) -> Result<PathBuf> {
         ("libibverbs/verbs.h", infiniband.join("verbs.h")),
         ("libibverbs/verbs_api.h", infiniband.join("verbs_api.h")),
         ("providers/efa/efadv.h", infiniband.join("efadv.h")),
-        ("kernel-headers/rdma/ib_user_ioctl_verbs.h", infiniband.join("ib_user_ioctl_verbs.h")),
-        ("kernel-headers/rdma/ib_user_ioctl_verbs.h", rdma.join("ib_user_ioctl_verbs.h")),
-        ("kernel-headers/rdma/ib_user_verbs.h", rdma.join("ib_user_verbs.h")),
+        (
+            "kernel-headers/rdma/ib_user_ioctl_verbs.h",
+            infiniband.join("ib_user_ioctl_verbs.h"),
+        ),
+        (
+            "kernel-headers/rdma/ib_user_ioctl_verbs.h",
+            rdma.join("ib_user_ioctl_verbs.h"),
+        ),
+        (
+            "kernel-headers/rdma/ib_user_verbs.h",
+            rdma.join("ib_user_verbs.h"),
+        ),
     ] {
         fs::copy(source.join(from), &to)
             .with_context(|| format!("could not copy {from} of {}", source.display()))?;
@@ -146,7 +161,9 @@ fn generate(include: &Path, root: &Path) -> Result<String> {
     // The Python package carries the library without the headers that belong to every
     // compiler (stddef.h and the like), so those of the system's compiler are passed on.
     if let Some(dir) = compiler_include_dir() {
-        builder = builder.clang_arg("-idirafter").clang_arg(dir.display().to_string());
+        builder = builder
+            .clang_arg("-idirafter")
+            .clang_arg(dir.display().to_string());
     }
     builder = builder
         .allowlist_function("ibv_.*|efadv_.*")
@@ -158,7 +175,10 @@ fn generate(include: &Path, root: &Path) -> Result<String> {
         // their fields.
         .blocklist_type(OPAQUE.join("|"))
         .opaque_type(OPAQUE.join("|"))
-        .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: true })
+        .default_enum_style(bindgen::EnumVariation::NewType {
+            is_bitfield: false,
+            is_global: true,
+        })
         .constified_enum(PLAIN_ENUMS)
         .prepend_enum_name(false)
         // Not even Debug: it would read padding-dependent unions, and nobody prints these.
@@ -172,9 +192,9 @@ fn generate(include: &Path, root: &Path) -> Result<String> {
         .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|e| anyhow::anyhow!("{e}"))?)
         .rust_edition(bindgen::RustEdition::Edition2024)
         .formatter(bindgen::Formatter::Prettyplease);
-    let raw = builder.generate().context(
-        "bindgen could not read the headers (the message above says where it stopped)",
-    )?;
+    let raw = builder
+        .generate()
+        .context("bindgen could not read the headers (the message above says where it stopped)")?;
     finish(&raw.to_string())
 }
 
@@ -224,7 +244,10 @@ fn finish(raw: &str) -> Result<String> {
 /// Where the system's C compiler keeps its own headers.
 fn compiler_include_dir() -> Option<PathBuf> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let output = Command::new(compiler).arg("-print-file-name=include").output().ok()?;
+    let output = Command::new(compiler)
+        .arg("-print-file-name=include")
+        .output()
+        .ok()?;
     let dir = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     dir.join("stddef.h").exists().then_some(dir)
 }
@@ -238,9 +261,18 @@ fn point_at_libclang(root: &Path) -> Result<()> {
     let home = root.join("target/regenerate/libclang");
     let native = home.join("clang/native");
     if !native.join("libclang.so").exists() {
-        println!("installing the Python package libclang into {}", home.display());
+        println!(
+            "installing the Python package libclang into {}",
+            home.display()
+        );
         let status = Command::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ])
             .args(["--root-user-action", "ignore", "--only-binary", ":all:"])
             .arg("--target")
             .arg(&home)
@@ -279,11 +311,19 @@ fn system_has_libclang() -> bool {
         }
     }
     dirs.iter().any(|dir| {
-        fs::read_dir(dir).into_iter().flatten().flatten().any(|entry| {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            name.starts_with("libclang.so") || name.starts_with("libclang-") && name.contains(".so")
-        })
+        fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|entry| {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                // libclang-cpp is the C++ interface, another library.
+                name.starts_with("libclang.so")
+                    || name.starts_with("libclang-")
+                        && !name.starts_with("libclang-cpp")
+                        && name.contains(".so")
+            })
     })
 }
 

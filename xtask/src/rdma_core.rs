@@ -1,0 +1,378 @@
+//! Which libibverbs and libefa everything is built and run against.
+//!
+//! One answer for every command: the system's where it can do RDMA write, else one that is built
+//! here into `target/rdma-core/VERSION`. [`RdmaCore::apply`] makes a command use it.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::source::{self, Tree};
+use crate::{packages, process, workspace};
+
+/// The first release whose libefa can post RDMA writes.
+const FIRST_WITH_WRITE: u32 = 46;
+
+/// Which rdma-core to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Choice {
+    /// The tree in RDMA_CORE_SRC if that is set, else the system's if it is new enough, else
+    /// the pinned release.
+    #[default]
+    Auto,
+    /// The system's, whatever it can do.
+    System,
+    /// The pinned release, built here.
+    Pinned,
+}
+
+/// An rdma-core to build and run against.
+#[derive(Clone, Debug)]
+pub struct RdmaCore {
+    /// The release, for example `59.0`.
+    pub version: String,
+    /// Where it was built to; the system's has none.
+    pub prefix: Option<PathBuf>,
+}
+
+impl RdmaCore {
+    /// The first number of the release.
+    pub fn major(&self) -> u32 {
+        major(&self.version)
+    }
+
+    /// Makes a command, and what it starts, build and run against this rdma-core.
+    pub fn apply(&self, command: &mut Command) {
+        if let Some(prefix) = &self.prefix {
+            prepend(command, "PKG_CONFIG_PATH", &prefix.join("lib/pkgconfig"));
+            prepend(command, "LD_LIBRARY_PATH", &prefix.join("lib"));
+        }
+        // Without this a libibverbs that was not installed looks for provider lists where it
+        // would have been installed.
+        command.env("RDMAV_DRIVERS", "efa");
+    }
+
+    /// One line about what is used and why.
+    pub fn described(&self) -> String {
+        match &self.prefix {
+            Some(prefix) => {
+                let built = workspace::shown(prefix);
+                format!("rdma-core {}, built in {built}", self.version)
+            }
+            None => format!("the system's rdma-core {}", self.version),
+        }
+    }
+}
+
+/// Puts `dir` in front of a path list, on top of what the command or else we have.
+fn prepend(command: &mut Command, name: &str, dir: &Path) {
+    let set = command
+        .get_envs()
+        .find(|(key, _)| *key == name)
+        .map(|(_, value)| value.map(OsString::from));
+    let rest = set.unwrap_or_else(|| env::var_os(name)).unwrap_or_default();
+    let others = env::split_paths(&rest).filter(|path| path != dir && !path.as_os_str().is_empty());
+    let dirs = std::iter::once(dir.to_path_buf()).chain(others);
+    // Joining fails only for a folder with a colon in its name, which the loader can't search.
+    if let Ok(list) = env::join_paths(dirs) {
+        command.env(name, list);
+    }
+}
+
+fn major(version: &str) -> u32 {
+    version
+        .split('.')
+        .next()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Finds the rdma-core to use, and builds it if need be.
+pub fn resolve(choice: Choice) -> Result<RdmaCore> {
+    if choice == Choice::Auto {
+        if let Some(tree) = source::other()? {
+            return built(&tree);
+        }
+        if let Some(version) = system_version().filter(|v| major(v) >= FIRST_WITH_WRITE) {
+            return Ok(system(version));
+        }
+    }
+    if choice == Choice::System {
+        packages::ensure(&[packages::PKG_CONFIG, packages::LIBIBVERBS])?;
+        let version = system_version().context("pkg-config does not know the system's libefa")?;
+        return Ok(system(version));
+    }
+    let prefix = prefix_of(source::PINNED);
+    if let Ok(stamp) = fs::read_to_string(stamp_of(&prefix))
+        && stamp == recipe(None)
+    {
+        return Ok(RdmaCore {
+            version: source::PINNED.to_owned(),
+            prefix: Some(prefix),
+        });
+    }
+    // Everything that is missing in one go, before anything slow.
+    packages::ensure(&NEEDED)?;
+    built(&source::pinned()?)
+}
+
+fn system(version: String) -> RdmaCore {
+    RdmaCore {
+        version,
+        prefix: None,
+    }
+}
+
+/// The release of the installed libefa, if its headers are there.
+pub fn system_version() -> Option<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(["--modversion", "libefa"]);
+    release(process::output(&mut command).ok()?.trim())
+}
+
+/// The release in a library's version: 1.4.59.0 belongs to rdma-core 59.0.
+fn release(library: &str) -> Option<String> {
+    let numbers: Vec<&str> = library.split('.').collect();
+    match numbers[..] {
+        [_, _, major, minor] if major.parse::<u32>().is_ok() => Some(format!("{major}.{minor}")),
+        _ => None,
+    }
+}
+
+const NEEDED: [packages::Package; 7] = [
+    packages::CC,
+    packages::PKG_CONFIG,
+    packages::CMAKE,
+    packages::BUILD_TOOL,
+    packages::LIBNL,
+    packages::LIBNL_ROUTE,
+    packages::PIP,
+];
+
+fn prefix_of(name: &str) -> PathBuf {
+    workspace::rdma_core().join(name)
+}
+
+fn stamp_of(prefix: &Path) -> PathBuf {
+    prefix.join("made-from")
+}
+
+/// Raised when the way of building changes, so that old prefixes are built again.
+const RECIPE: u32 = 1;
+
+/// What a finished prefix was made from, and how.
+fn recipe(other: Option<&Path>) -> String {
+    match other {
+        None => format!("recipe {RECIPE}, pinned\n"),
+        Some(path) => format!("recipe {RECIPE}, {}\n", path.display()),
+    }
+}
+
+const CMAKE_OPTIONS: [&str; 6] = [
+    "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+    "-DCMAKE_INSTALL_LIBDIR=lib",
+    "-DENABLE_STATIC=0",
+    // Instruction counts must not depend on whether valgrind's headers are installed.
+    "-DENABLE_VALGRIND=0",
+    "-DNO_MAN_PAGES=1",
+    "-DNO_PYVERBS=1",
+];
+
+/// Builds libibverbs and libefa of `tree` and puts what programs need into a prefix.
+fn built(tree: &Tree) -> Result<RdmaCore> {
+    let name = if tree.pinned {
+        tree.version.clone()
+    } else {
+        format!("{}-other", tree.version)
+    };
+    let prefix = prefix_of(&name);
+    let build = workspace::rdma_core().join("build").join(&name);
+    let log = workspace::rdma_core()
+        .join("log")
+        .join(format!("{name}.log"));
+    let done = RdmaCore {
+        version: tree.version.clone(),
+        prefix: Some(prefix.clone()),
+    };
+    fs::create_dir_all(workspace::rdma_core())?;
+    // Two commands at once must not build into the same folder; the lock goes with the file.
+    let lock = fs::File::create(workspace::rdma_core().join("lock"))?;
+    lock.lock().context("can't lock target/rdma-core")?;
+
+    let other = (!tree.pinned).then_some(tree.path.as_path());
+    let made = fs::read_to_string(stamp_of(&prefix)).is_ok_and(|text| text == recipe(other));
+    if made && tree.pinned {
+        return Ok(done);
+    }
+    packages::ensure(&NEEDED[..6])?;
+    if !made {
+        let _ = fs::remove_dir_all(&prefix);
+        let _ = fs::remove_dir_all(&build);
+    }
+    if !build.join("CMakeCache.txt").is_file() {
+        let mut cmake = Command::new("cmake");
+        cmake.arg("-S").arg(&tree.path).arg("-B").arg(&build);
+        if process::on_path("ninja") {
+            cmake.args(["-G", "Ninja"]);
+        }
+        cmake
+            .args(CMAKE_OPTIONS)
+            .arg(format!("-DCMAKE_INSTALL_PREFIX={}", prefix.display()));
+        let what = format!("configuring rdma-core {}", tree.version);
+        process::run_logged(&what, &mut cmake, &log)?;
+    }
+    let mut make = Command::new("cmake");
+    make.arg("--build").arg(&build);
+    make.args(["--parallel", &jobs(), "--target", "ibverbs"]);
+    let mut efa = Command::new("cmake");
+    efa.arg("--build").arg(&build);
+    efa.args(["--parallel", &jobs(), "--target", "efa"]);
+    if made {
+        // A user's tree that may have been edited since: mostly there is nothing to do.
+        process::output(&mut make)?;
+        process::output(&mut efa)?;
+    } else {
+        let what = format!("building libibverbs {}", tree.version);
+        process::run_logged(&what, &mut make, &log)?;
+        let what = format!("building libefa {}", tree.version);
+        process::run_logged(&what, &mut efa, &log)?;
+    }
+    install(&tree.path, &build, &prefix)?;
+    fs::write(stamp_of(&prefix), recipe(other))?;
+    Ok(done)
+}
+
+fn jobs() -> String {
+    std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .to_string()
+}
+
+/// rdma-core's own install step wants every library of the tree; this takes the two.
+fn install(source: &Path, build: &Path, prefix: &Path) -> Result<()> {
+    let lib = prefix.join("lib");
+    for entry in fs::read_dir(build.join("lib"))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("libibverbs.so") || name.starts_with("libefa") {
+            copy(&path, &lib.join(&*name))?;
+        }
+    }
+    let headers = prefix.join("include");
+    for name in [
+        "arch.h",
+        "opcode.h",
+        "sa-kern-abi.h",
+        "sa.h",
+        "tm_types.h",
+        "verbs.h",
+        "verbs_api.h",
+    ] {
+        let from = source.join("libibverbs").join(name);
+        copy(&from, &headers.join("infiniband").join(name))?;
+    }
+    copy(
+        &source.join("providers/efa/efadv.h"),
+        &headers.join("infiniband/efadv.h"),
+    )?;
+    // verbs.h needs these of the same release; the system's may be older.
+    let kernel = source.join("kernel-headers/rdma");
+    copy(
+        &kernel.join("ib_user_ioctl_verbs.h"),
+        &headers.join("infiniband/ib_user_ioctl_verbs.h"),
+    )?;
+    for name in ["ib_user_ioctl_verbs.h", "ib_user_verbs.h"] {
+        copy(&kernel.join(name), &headers.join("rdma").join(name))?;
+    }
+    for (module, requires) in [("libibverbs", ""), ("libefa", "libibverbs")] {
+        let made = build.join("lib/pkgconfig").join(format!("{module}.pc"));
+        let text =
+            fs::read_to_string(&made).with_context(|| format!("can't read {}", made.display()))?;
+        let Some(version) = text.lines().find_map(|line| line.strip_prefix("Version:")) else {
+            bail!("{} states no version", made.display());
+        };
+        let file = lib.join("pkgconfig").join(format!("{module}.pc"));
+        fs::create_dir_all(lib.join("pkgconfig"))?;
+        fs::write(&file, pc(module, version.trim(), requires))
+            .with_context(|| format!("can't write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// A description for pkg-config that holds wherever the prefix is moved to.
+fn pc(module: &str, version: &str, requires: &str) -> String {
+    let library = module.trim_start_matches("lib");
+    format!(
+        "prefix=${{pcfiledir}}/../..\n\
+         libdir=${{prefix}}/lib\n\
+         includedir=${{prefix}}/include\n\
+         \n\
+         Name: {module}\n\
+         Description: RDMA Core Userspace Library\n\
+         Version: {version}\n\
+         Requires.private: {requires}\n\
+         Libs: -L${{libdir}} -l{library}\n\
+         Cflags: -I${{includedir}}\n"
+    )
+}
+
+/// Copies a file, or a link as a link, over whatever is there.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let failed = || format!("can't copy {} to {}", from.display(), to.display());
+    if let Some(dir) = to.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    if to.symlink_metadata().is_ok() {
+        fs::remove_file(to).with_context(failed)?;
+    }
+    if from.symlink_metadata().with_context(failed)?.is_symlink() {
+        std::os::unix::fs::symlink(fs::read_link(from)?, to).with_context(failed)
+    } else {
+        fs::copy(from, to).map(|_| ()).with_context(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_version_ends_in_the_release() {
+        assert_eq!(release("1.4.59.0").as_deref(), Some("59.0"));
+        assert_eq!(release("1.2.44.0").as_deref(), Some("44.0"));
+        for bad in ["", "1.2", "1.2.x.0", "1.2.3.4.5"] {
+            assert_eq!(release(bad), None, "{bad}");
+        }
+        assert_eq!(major("59.0"), 59);
+        assert_eq!(major(""), 0);
+    }
+
+    #[test]
+    fn the_prefix_comes_first_and_once() {
+        let mut command = Command::new("true");
+        command.env("LD_LIBRARY_PATH", "/b:/a::/c");
+        prepend(&mut command, "LD_LIBRARY_PATH", Path::new("/a"));
+        let value = command.get_envs().next().unwrap().1.unwrap();
+        assert_eq!(value, "/a:/b:/c");
+    }
+
+    #[test]
+    fn the_systems_rdma_core_needs_no_paths() {
+        let mut command = Command::new("true");
+        system("61.0".to_owned()).apply(&mut command);
+        let names: Vec<_> = command.get_envs().map(|(name, _)| name).collect();
+        assert_eq!(names, ["RDMAV_DRIVERS"]);
+    }
+
+    #[test]
+    fn the_description_for_pkg_config_is_relative_to_itself() {
+        let text = pc("libefa", "1.4.59.0", "libibverbs");
+        assert!(text.starts_with("prefix=${pcfiledir}/../..\n"));
+        assert!(text.contains("Libs: -L${libdir} -lefa\n"));
+    }
+}
