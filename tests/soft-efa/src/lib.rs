@@ -1,5 +1,8 @@
 //! A software EFA device under the real libibverbs and libefa.
 
+pub mod ctl;
 pub mod gid;
+pub mod launch;
 pub mod options;
 pub mod profile;
+pub mod sysfs;

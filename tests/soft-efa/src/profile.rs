@@ -141,10 +141,43 @@ pub struct Profile {
     pub link_gbps: u32,
 }
 
+/// How a link's speed is reported: the driver expresses it in InfiniBand's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// `IBV_SPEED_*` code.
+    pub speed: u16,
+    /// `IBV_WIDTH_*` code.
+    pub width: u8,
+    /// The text of the port's `rate` file.
+    pub sysfs_rate: &'static str,
+}
+
 /// PCI vendor id of Amazon's devices.
 pub const PCI_VENDOR: u16 = 0x1d0f;
 
 impl Profile {
+    /// How the driver expresses the link speed.
+    pub const fn link(&self) -> Link {
+        // Codes: EDR 32, HDR 64; 4X 2, 8X 4.
+        match self.link_gbps {
+            400.. => Link {
+                speed: 64,
+                width: 4,
+                sysfs_rate: "400 Gb/sec (8X HDR)",
+            },
+            200.. => Link {
+                speed: 64,
+                width: 2,
+                sysfs_rate: "200 Gb/sec (4X HDR)",
+            },
+            _ => Link {
+                speed: 32,
+                width: 2,
+                sysfs_rate: "100 Gb/sec (4X EDR)",
+            },
+        }
+    }
+
     /// The limits and capabilities of `name`.
     pub const fn of(name: ProfileName) -> Self {
         let oldest = Self {

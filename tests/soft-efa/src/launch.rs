@@ -1,0 +1,363 @@
+//! Starts programs on soft-efa: a run directory and an environment.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::options::Options;
+use crate::sysfs;
+
+/// The variable that holds the run directory; a process in which it is set is under soft-efa.
+pub const DIR_VAR: &str = "SOFT_EFA_DIR";
+/// The variable that holds the text form of [`Options`].
+pub const OPTIONS_VAR: &str = "SOFT_EFA_OPTIONS";
+
+const PREFIX: &str = "soft-efa-";
+
+/// A run directory. Commands that were prepared by [`Run::apply`] need it while they run; it is
+/// removed on drop.
+///
+/// ```no_run
+/// use std::path::Path;
+/// use std::process::Command;
+/// use soft_efa::{launch::Run, options::Options};
+///
+/// let run = Run::new(&Options::default(), Path::new("libsoft_efa_preload.so"))?;
+/// let mut command = Command::new("ibv_devices");
+/// run.apply(&mut command)?;
+/// let status = command.status()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Run {
+    dir: PathBuf,
+    preload: PathBuf,
+    options: Options,
+    /// Held locked as long as the run lives, so that others know that the directory is in use.
+    _lock: File,
+}
+
+impl Run {
+    /// Makes a run directory for devices with `options`. `preload_so` is the library
+    /// `libsoft_efa_preload.so`.
+    ///
+    /// Directories of earlier runs that were killed are removed.
+    pub fn new(options: &Options, preload_so: &Path) -> io::Result<Self> {
+        options
+            .check()
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let preload = preload_so.canonicalize().map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("soft-efa's library {}: {error}", preload_so.display()),
+            )
+        })?;
+        if preload
+            .as_os_str()
+            .as_encoded_bytes()
+            .iter()
+            .any(|byte| matches!(byte, b':' | b' '))
+        {
+            // The loader separates the entries of LD_PRELOAD at both and has no way to quote them.
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "LD_PRELOAD can't name {}: its path has a space or a colon in it",
+                    preload.display()
+                ),
+            ));
+        }
+        let parent = std::env::temp_dir();
+        remove_stale(&parent);
+        let dir = make_dir(&parent)?;
+        let lock = match lock(&dir) {
+            Ok(lock) => lock,
+            Err(error) => {
+                // Nothing to lose: the directory is ours and empty.
+                let _ = fs::remove_dir_all(&dir);
+                return Err(error);
+            }
+        };
+        let run = Self {
+            dir,
+            preload,
+            options: options.clone(),
+            _lock: lock,
+        };
+        sysfs::write(&run.dir, options)?;
+        fs::create_dir(run.dir.join(crate::ctl::DIR))?;
+        fs::write(run.dir.join("options"), options.to_string())?;
+        Ok(run)
+    }
+
+    /// The run directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The options that the run was made with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Sets the environment in which `command` finds the devices.
+    ///
+    /// Variables that `command` already has, or would inherit, are kept where they hold lists:
+    /// `LD_PRELOAD` and `ASAN_OPTIONS`.
+    pub fn apply(&self, command: &mut Command) -> io::Result<()> {
+        let inherited = |name: &str| -> Option<OsString> {
+            let explicit = command.get_envs().find(|(key, _)| *key == OsStr::new(name));
+            match explicit {
+                Some((_, value)) => value.map(OsStr::to_owned),
+                None => std::env::var_os(name),
+            }
+        };
+        let preload_list =
+            self.preload_list(inherited("LD_PRELOAD"), asan_runtime(command.get_program()));
+        // An AddressSanitizer runtime that was linked as a library refuses to start behind a
+        // preloaded library; programs started by the command may be built with it, too.
+        let asan = match inherited("ASAN_OPTIONS") {
+            Some(value)
+                if value
+                    .as_encoded_bytes()
+                    .windows(24)
+                    .any(|at| at == b"verify_asan_link_order=0") =>
+            {
+                value
+            }
+            Some(mut value) if !value.is_empty() => {
+                value.push(":verify_asan_link_order=0");
+                value
+            }
+            _ => OsString::from("verify_asan_link_order=0"),
+        };
+        command
+            .env("LD_PRELOAD", preload_list)
+            .env("ASAN_OPTIONS", asan)
+            .env("SYSFS_PATH", self.dir.join(sysfs::SYS))
+            .env(DIR_VAR, &self.dir)
+            .env(OPTIONS_VAR, self.options.to_string())
+            // A libibverbs that runs from its build folder looks for provider configuration in
+            // the installation prefix and finds none.
+            .env("RDMAV_DRIVERS", "efa");
+        Ok(())
+    }
+
+    fn preload_list(&self, inherited: Option<OsString>, asan: Option<String>) -> OsString {
+        let mut list = OsString::new();
+        if let Some(asan) = asan {
+            list.push(asan);
+            list.push(":");
+        }
+        list.push(&self.preload);
+        for entry in inherited.iter().flat_map(|value| {
+            value
+                .as_encoded_bytes()
+                .split(|byte| matches!(byte, b':' | b' '))
+                .map(<[u8]>::to_vec)
+        }) {
+            use std::os::unix::ffi::OsStringExt;
+            let entry = OsString::from_vec(entry);
+            // A run inside a run replaces the outer one.
+            let ours = Path::new(&entry).file_name() == self.preload.file_name();
+            if !entry.is_empty() && !ours {
+                list.push(":");
+                list.push(entry);
+            }
+        }
+        list
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // A directory that can't be removed now is stale for the next run.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn make_dir(parent: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut salt = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.subsec_nanos());
+    loop {
+        let dir = parent.join(format!("{PREFIX}{}-{salt:x}", std::process::id()));
+        // Private to the user, as the files below name what the run's processes trust.
+        match fs::DirBuilder::new().mode(0o700).create(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                salt = salt.wrapping_add(1)
+            }
+            Err(error) => {
+                return Err(io::Error::new(
+                    error.kind(),
+                    format!("can't make the run directory {}: {error}", dir.display()),
+                ));
+            }
+        }
+    }
+}
+
+/// Opens and locks the directory's lock file; `WouldBlock` if somebody else holds it.
+fn lock(dir: &Path) -> io::Result<File> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(dir.join("lock"))?;
+    // SAFETY: flock gets a descriptor that `file` keeps open.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file)
+}
+
+/// Removes run directories of this user whose launcher is gone and whose programs are, too.
+fn remove_stale(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
+    // SAFETY: geteuid takes no arguments and can't fail.
+    let me = unsafe { libc::geteuid() };
+    for entry in entries.flatten() {
+        let dir = entry.path();
+        let ours = entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(PREFIX.as_bytes())
+            && entry
+                .metadata()
+                .is_ok_and(|meta| meta.is_dir() && meta.uid() == me)
+            && dir.join("options").is_file();
+        // The lock is held until the directory is gone, so that two cleaners don't meet.
+        if ours
+            && let Ok(_lock) = lock(&dir)
+            && !in_use(&dir)
+        {
+            // Somebody else's leftovers must not stop this run.
+            let _ = fs::remove_dir_all(&dir);
+        }
+    }
+}
+
+/// Whether a process runs with `dir` in its environment (its launcher was killed).
+fn in_use(dir: &Path) -> bool {
+    let mut wanted = DIR_VAR.as_bytes().to_vec();
+    wanted.push(b'=');
+    wanted.extend_from_slice(dir.as_os_str().as_encoded_bytes());
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return true;
+    };
+    processes.flatten().any(|process| {
+        fs::read(process.path().join("environ")).is_ok_and(|environment| {
+            environment
+                .split(|byte| *byte == 0)
+                .any(|variable| variable == wanted)
+        })
+    })
+}
+
+/// The AddressSanitizer library that `program` was linked with: it must come first.
+fn asan_runtime(program: &OsStr) -> Option<String> {
+    let path = find_program(program)?;
+    let mut bytes = Vec::new();
+    // A program with a shared sanitizer names it in its dynamic string table. Debug builds are
+    // large, but the table lies in the first segments.
+    io::Read::read_to_end(
+        &mut io::Read::take(File::open(path).ok()?, 64 << 20),
+        &mut bytes,
+    )
+    .ok()?;
+    if !bytes.starts_with(b"\x7fELF") {
+        return None;
+    }
+    let start = bytes.windows(12).position(|at| at == b"\0libasan.so.")? + 1;
+    let end = start + bytes[start..].iter().position(|byte| *byte == 0)?;
+    String::from_utf8(bytes[start..end].to_vec()).ok()
+}
+
+fn find_program(program: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(program);
+    if path.components().count() > 1 {
+        return Some(path.to_owned());
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|dir| dir.join(path))
+        .find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> (tempfile::NamedTempFile, Run) {
+        let library = tempfile::NamedTempFile::new().unwrap();
+        let run = Run::new(&Options::default(), library.path()).unwrap();
+        (library, run)
+    }
+
+    fn variable(command: &Command, name: &str) -> String {
+        let (_, value) = command
+            .get_envs()
+            .find(|(key, _)| *key == OsStr::new(name))
+            .unwrap();
+        value.unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_run_directory_lives_as_long_as_its_run() {
+        let (_library, run) = run();
+        let dir = run.dir().to_owned();
+        assert!(dir.join("sys/class/infiniband/efa_0").is_dir());
+        drop(run);
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn the_preload_list_keeps_what_the_command_had() {
+        let (library, run) = run();
+        let mut command = Command::new("/bin/true");
+        command.env("LD_PRELOAD", "liba.so libb.so");
+        run.apply(&mut command).unwrap();
+        let ours = library.path().canonicalize().unwrap();
+        assert_eq!(
+            variable(&command, "LD_PRELOAD"),
+            format!("{}:liba.so:libb.so", ours.display())
+        );
+        // Applying it twice names it once.
+        run.apply(&mut command).unwrap();
+        assert_eq!(
+            variable(&command, "LD_PRELOAD"),
+            format!("{}:liba.so:libb.so", ours.display())
+        );
+        assert_eq!(
+            variable(&command, OPTIONS_VAR).parse(),
+            Ok(Options::default())
+        );
+    }
+
+    #[test]
+    fn a_directory_that_a_killed_run_left_is_removed_by_the_next() {
+        let (_library, run) = run();
+        let left = run
+            .dir()
+            .with_file_name(format!("{PREFIX}killed-{}", std::process::id()));
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join("options"), "").unwrap();
+        let (_library2, _run2) = self::run();
+        assert!(!left.exists());
+        assert!(run.dir().exists(), "a directory in use must stay");
+    }
+
+    #[test]
+    fn a_missing_library_is_named() {
+        let error = Run::new(&Options::default(), Path::new("/nonexistent/lib.so")).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/lib.so"));
+    }
+}
