@@ -1,13 +1,16 @@
 //! The commands of this workspace: `cargo xtask help` lists them.
 
-// The commands that use the rest of this come with soft-efa's launcher.
+// The commands that use the rest are about to come.
 #![allow(dead_code)]
 
 mod build;
+mod control;
 mod packages;
+mod passthrough;
 mod process;
 mod rdma_core;
 mod regenerate;
+mod soft_efa;
 mod source;
 mod workspace;
 
@@ -34,6 +37,8 @@ enum Task {
     Regenerate(RegenerateArgs),
     /// Say which rdma-core everything is built and run against; build it if need be.
     RdmaCore(RdmaCoreArgs),
+    /// Run a program on software EFA devices.
+    SoftEfa(soft_efa::SoftEfa),
 }
 
 #[derive(Args)]
@@ -67,6 +72,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::RdmaCore(args) => show_rdma_core(&args),
+        Task::SoftEfa(args) => soft_efa::run(&args),
     }
 }
 

@@ -180,6 +180,33 @@ impl Drop for Run {
     }
 }
 
+/// The run directories of this user, the oldest name first: of the run that this process
+/// belongs to alone, if it belongs to one.
+pub fn runs() -> Vec<PathBuf> {
+    if let Some(dir) = std::env::var_os(DIR_VAR) {
+        return vec![PathBuf::from(dir)];
+    }
+    // SAFETY: geteuid takes no arguments and can't fail.
+    let me = unsafe { libc::geteuid() };
+    let mut dirs: Vec<PathBuf> = fs::read_dir(std::env::temp_dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| {
+            entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(PREFIX.as_bytes())
+                && entry
+                    .metadata()
+                    .is_ok_and(|meta| meta.is_dir() && meta.uid() == me)
+        })
+        .map(|entry| entry.path())
+        .collect();
+    dirs.sort();
+    dirs
+}
+
 fn make_dir(parent: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     let mut salt = std::time::SystemTime::now()
