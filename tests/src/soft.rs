@@ -1,0 +1,47 @@
+//! soft-efa, as far as tests know about it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use soft_efa::launch::{DIR_VAR, Run};
+use soft_efa::options::Options;
+
+/// Where the library is, for a test program that was not itself started on soft-efa.
+const LIBRARY_VAR: &str = "EFA_TEST_SOFT_EFA";
+const LIBRARY: &str = "libsoft_efa_preload.so";
+
+/// The run directory, if this process is on soft-efa.
+pub fn soft_efa_dir() -> Option<PathBuf> {
+    std::env::var_os(DIR_VAR).map(PathBuf::from)
+}
+
+/// The library that is preloaded into programs on soft-efa: the one in this process, or else the
+/// one that `EFA_TEST_SOFT_EFA` names.
+pub fn preload_library() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os(LIBRARY_VAR) {
+        return Some(path.into());
+    }
+    let list = std::env::var("LD_PRELOAD").ok()?;
+    list.split([':', ' '])
+        .map(Path::new)
+        .find(|path| path.file_name().is_some_and(|name| name == LIBRARY))
+        .map(Path::to_path_buf)
+}
+
+/// Puts `command` on devices of its own.
+pub(crate) fn put_on(options: &Options, command: &mut Command) -> Result<Run> {
+    let Some(library) = preload_library() else {
+        bail!("this test is not on soft-efa, so it can't tell where its library is");
+    };
+    let run = Run::new(options, &library).context("can't make a soft-efa device")?;
+    run.apply(command)?;
+    Ok(run)
+}
+
+/// The devices' options in this process, if it is on soft-efa.
+pub(crate) fn own_options() -> Option<Result<Options>> {
+    soft_efa_dir()?;
+    let text = std::env::var(soft_efa::launch::OPTIONS_VAR).unwrap_or_default();
+    Some(text.parse().context("the options of soft-efa"))
+}
