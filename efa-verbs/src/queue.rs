@@ -1,0 +1,448 @@
+//! Completion queues. Not public: each belongs to one queue pair (see [`crate::queue_pair`]).
+
+use std::io;
+use std::mem;
+use std::ptr::{self, NonNull};
+
+use efa_sys as sys;
+
+use crate::channel::CompletionChannel;
+use crate::completion::{Received, RecvCompletion, SendCompletion, VendorStatus};
+use crate::context::Context;
+use crate::error::{Error, Feature, Limit, Result};
+use crate::gid::Gid;
+use crate::thread_domain::ThreadDomain;
+
+type Read<T> = unsafe extern "C" fn(*mut sys::ibv_cq_ex) -> T;
+
+/// Entry points that every poll needs, checked at creation.
+#[derive(Clone, Copy)]
+struct Entry {
+    wr_id: *const u64,
+    status: *const sys::ibv_wc_status,
+    start_poll: unsafe extern "C" fn(*mut sys::ibv_cq_ex, *mut sys::ibv_poll_cq_attr) -> i32,
+    next_poll: Read<i32>,
+    end_poll: Read<()>,
+    read_vendor_err: Read<u32>,
+}
+
+/// Entry points for receive completions, checked at creation.
+#[derive(Clone, Copy)]
+struct RecvEntry {
+    read_opcode: Read<sys::ibv_wc_opcode>,
+    read_byte_len: Read<u32>,
+    read_imm_data: Read<u32>,
+    read_src_qp: Read<u32>,
+    read_slid: Read<u32>,
+    read_wc_flags: Read<u32>,
+    /// For the sender's GID; see `QueueConfig::source_gid`.
+    read_sgid: Option<unsafe extern "C" fn(*mut sys::efadv_cq, *mut sys::ibv_gid) -> i32>,
+    /// See `QueueConfig::unsolicited`.
+    is_unsolicited: Option<unsafe extern "C" fn(*mut sys::efadv_cq) -> bool>,
+    efa: *mut sys::efadv_cq,
+}
+
+/// What a completion queue is to be like.
+pub(crate) struct QueueConfig<'a> {
+    /// Completions that can be outstanding.
+    pub(crate) entries: u32,
+    /// For receive completions.
+    pub(crate) receives: bool,
+    pub(crate) source_gid: bool,
+    pub(crate) unsolicited: bool,
+    pub(crate) channel: Option<&'a CompletionChannel>,
+    pub(crate) domain: Option<&'a ThreadDomain>,
+}
+
+/// A completion queue with its entry points.
+pub(crate) struct CompletionQueue {
+    raw: NonNull<sys::ibv_cq_ex>,
+    entry: Entry,
+    recv: Option<RecvEntry>,
+    /// Entries that it really has.
+    pub(crate) entries: u32,
+    context: Context,
+    _channel: Option<CompletionChannel>,
+}
+
+// SAFETY: libibverbs lets any thread use a completion queue, one at a time where a thread domain
+// turned its lock off; every use here needs `&mut self`.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: `&self` reaches integers only.
+unsafe impl Sync for CompletionQueue {}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: came from a successful creation and is destroyed once. Its queue pair is gone
+        // (see the order of fields in `QueuePair`), its events are acknowledged as they are taken.
+        let error = unsafe { sys::ibv_destroy_cq(self.raw_cq()) };
+        if error != 0 {
+            let error = io::Error::from_raw_os_error(error);
+            tracing::warn!(device = self.context.device_name(), %error, "ibv_destroy_cq failed");
+        }
+    }
+}
+
+impl CompletionQueue {
+    pub(crate) fn create(context: &Context, config: &QueueConfig<'_>) -> Result<Self> {
+        let name = context.device_name();
+        let limit = context.attributes().max_cqe;
+        if config.entries > limit {
+            return Err(Error::LimitExceeded {
+                device: name.to_owned(),
+                what: Limit::CompletionQueueDepth,
+                requested: config.entries.into(),
+                limit: limit.into(),
+            });
+        }
+        // SAFETY: integers and nullable pointers.
+        let mut attr: sys::ibv_cq_init_attr_ex = unsafe { mem::zeroed() };
+        attr.cqe = config.entries;
+        attr.channel = config
+            .channel
+            .map_or(ptr::null_mut(), CompletionChannel::raw);
+        if config.receives {
+            attr.wc_flags = [
+                sys::IBV_WC_EX_WITH_BYTE_LEN,
+                sys::IBV_WC_EX_WITH_IMM,
+                sys::IBV_WC_EX_WITH_SRC_QP,
+                sys::IBV_WC_EX_WITH_SLID,
+            ]
+            .iter()
+            .fold(0, |flags, &flag| flags | u64::from(flag));
+        }
+        if let Some(domain) = config.domain {
+            attr.comp_mask |= sys::IBV_CQ_INIT_ATTR_MASK_PD;
+            attr.parent_domain = domain.raw();
+        }
+        let mut efa_flags = 0;
+        if config.source_gid {
+            efa_flags |= u64::from(sys::EFADV_WC_EX_WITH_SGID);
+        }
+        if config.unsolicited {
+            efa_flags |= u64::from(sys::EFADV_WC_EX_WITH_IS_UNSOLICITED);
+        }
+        let (verb, raw) = if efa_flags == 0 {
+            // SAFETY: the context is open; channel and domain outlive the queue.
+            ("ibv_create_cq_ex", unsafe {
+                sys::ibv_create_cq_ex(context.raw(), &mut attr)
+            })
+        } else {
+            let Some(create) = sys::optional().efadv_create_cq else {
+                return Err(unsupported(context, config));
+            };
+            // SAFETY: integers only.
+            let mut efa: sys::efadv_cq_init_attr = unsafe { mem::zeroed() };
+            efa.wc_flags = efa_flags;
+            // SAFETY: as above; `efa` is at least as large as the length says, which is that of the
+            // struct's first version: nothing later is used.
+            let raw = unsafe { create(context.raw(), &mut attr, &mut efa, 16) };
+            ("efadv_create_cq", raw)
+        };
+        let Some(raw) = NonNull::new(raw) else {
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() == Some(libc::EOPNOTSUPP)
+                && (efa_flags != 0 || config.channel.is_some())
+            {
+                return Err(unsupported(context, config));
+            }
+            let object = format!("{} entries on {name}", config.entries);
+            return Err(Error::verb(verb, object, error));
+        };
+        Self::wrap(context.clone(), raw, config)
+    }
+
+    /// Takes the queue over and fetches its entry points.
+    fn wrap(
+        context: Context,
+        raw: NonNull<sys::ibv_cq_ex>,
+        config: &QueueConfig<'_>,
+    ) -> Result<Self> {
+        // SAFETY: nullable function pointers and data pointers.
+        let mut found: sys::CqEntry = unsafe { mem::zeroed() };
+        // SAFETY: the queue is alive; `found` is valid for the write.
+        unsafe { sys::cq_entry(raw.as_ptr(), &mut found) };
+        let mut missing = Vec::new();
+        let entry = (|| {
+            Some(Entry {
+                wr_id: found.wr_id,
+                status: found.status,
+                start_poll: need(found.start_poll, "start_poll", &mut missing)?,
+                next_poll: need(found.next_poll, "next_poll", &mut missing)?,
+                end_poll: need(found.end_poll, "end_poll", &mut missing)?,
+                read_vendor_err: need(found.read_vendor_err, "read_vendor_err", &mut missing)?,
+            })
+        })();
+        let recv = if config.receives {
+            let mut efa = ptr::null_mut();
+            let (mut read_sgid, mut is_unsolicited) = (None, None);
+            if config.source_gid || config.unsolicited {
+                if let Some(convert) = sys::optional().efadv_cq_from_ibv_cq_ex {
+                    // SAFETY: the queue was made by efadv_create_cq, so this part of it exists. A
+                    // field is read only if its flag was accepted, so the library has it.
+                    unsafe {
+                        efa = convert(raw.as_ptr());
+                        if config.source_gid {
+                            read_sgid = need((*efa).wc_read_sgid, "wc_read_sgid", &mut missing);
+                        }
+                        if config.unsolicited {
+                            is_unsolicited =
+                                need((*efa).wc_is_unsolicited, "wc_is_unsolicited", &mut missing);
+                        }
+                    }
+                } else {
+                    missing.push("efadv_cq_from_ibv_cq_ex");
+                }
+            }
+            (|| {
+                Some(RecvEntry {
+                    read_opcode: need(found.read_opcode, "read_opcode", &mut missing)?,
+                    read_byte_len: need(found.read_byte_len, "read_byte_len", &mut missing)?,
+                    read_imm_data: need(found.read_imm_data, "read_imm_data", &mut missing)?,
+                    read_src_qp: need(found.read_src_qp, "read_src_qp", &mut missing)?,
+                    read_slid: need(found.read_slid, "read_slid", &mut missing)?,
+                    read_wc_flags: need(found.read_wc_flags, "read_wc_flags", &mut missing)?,
+                    read_sgid,
+                    is_unsolicited,
+                    efa,
+                })
+            })()
+        } else {
+            None
+        };
+        let entries = {
+            // SAFETY: the queue is alive.
+            let cqe = unsafe { sys::cq_cqe(sys::ibv_cq_ex_to_cq(raw.as_ptr())) };
+            u32::try_from(cqe).unwrap_or(0)
+        };
+        match entry {
+            Some(entry) if missing.is_empty() => Ok(Self {
+                raw,
+                entry,
+                recv,
+                entries,
+                context,
+                _channel: config.channel.cloned(),
+            }),
+            _ => {
+                // SAFETY: the queue was made by the caller and nobody else has it.
+                unsafe { sys::ibv_destroy_cq(sys::ibv_cq_ex_to_cq(raw.as_ptr())) };
+                Err(Error::MissingEntryPoints { names: missing })
+            }
+        }
+    }
+
+    pub(crate) fn raw_cq(&self) -> *mut sys::ibv_cq {
+        // SAFETY: the queue is alive; this is a cast in C.
+        unsafe { sys::ibv_cq_ex_to_cq(self.raw.as_ptr()) }
+    }
+
+    /// Asks for an event at the next completion.
+    pub(crate) fn arm(&mut self) -> Result<()> {
+        // SAFETY: the queue is alive and has a channel, see `QueuePair::arm`.
+        match unsafe { sys::ibv_req_notify_cq(self.raw_cq(), 0) } {
+            0 => Ok(()),
+            error => {
+                let error = io::Error::from_raw_os_error(error.abs());
+                Err(Error::verb(
+                    "ibv_req_notify_cq",
+                    self.context.device_name(),
+                    error,
+                ))
+            }
+        }
+    }
+
+    /// Takes completions of sends.
+    #[inline]
+    pub(crate) fn poll_send(&mut self, out: &mut [SendCompletion]) -> Result<usize> {
+        let Entry {
+            wr_id,
+            status,
+            read_vendor_err,
+            ..
+        } = self.entry;
+        let raw = self.raw.as_ptr();
+        self.poll(out, |slot| {
+            // SAFETY: between start_poll and end_poll both point at the current completion's
+            // fields, and the entry point reads the same completion.
+            unsafe {
+                let failed = *status != sys::IBV_WC_SUCCESS;
+                slot.wr_id = *wr_id;
+                slot.status = VendorStatus(if failed { read_vendor_err(raw) } else { 0 });
+            }
+        })
+    }
+
+    /// Takes completions of receives.
+    #[inline]
+    pub(crate) fn poll_recv(&mut self, out: &mut [RecvCompletion]) -> Result<usize> {
+        let Some(recv) = self.recv else { return Ok(0) };
+        let Entry {
+            wr_id,
+            status,
+            read_vendor_err,
+            ..
+        } = self.entry;
+        let raw = self.raw.as_ptr();
+        self.poll(out, |slot| {
+            // SAFETY: as for `poll_send`.
+            unsafe {
+                let failed = *status != sys::IBV_WC_SUCCESS;
+                *slot = recv.read(raw);
+                slot.wr_id = *wr_id;
+                slot.status = VendorStatus(if failed { read_vendor_err(raw) } else { 0 });
+            }
+        })
+    }
+
+    /// Polls until `out` is full or the queue is empty, calling `take` for each completion.
+    ///
+    /// The queue's lock is held from start_poll to end_poll. `take` is this module's and calls
+    /// nothing but entry points that read; no caller's code runs meanwhile, and none of it unwinds.
+    #[inline]
+    fn poll<T>(&mut self, out: &mut [T], take: impl Fn(&mut T)) -> Result<usize> {
+        let Entry {
+            start_poll,
+            next_poll,
+            end_poll,
+            ..
+        } = self.entry;
+        let raw = self.raw.as_ptr();
+        let mut slots = out.iter_mut();
+        let Some(first) = slots.next() else {
+            return Ok(0);
+        };
+        let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
+        // EINVAL means that a completion of a queue pair that is gone was consumed: go on. There
+        // cannot be more of them than the queue has entries.
+        let mut stale = 0;
+        loop {
+            // SAFETY: the queue is alive, `attr` valid for the call. On failure the lock is free
+            // and end_poll must not be called.
+            match unsafe { start_poll(raw, &mut attr) } {
+                0 => break,
+                libc::ENOENT => return Ok(0),
+                libc::EINVAL if stale < self.entries => stale += 1,
+                error => return Err(self.failed("ibv_start_poll", error)),
+            }
+        }
+        take(first);
+        let mut taken = 1;
+        let mut failure = None;
+        'slots: for slot in slots {
+            loop {
+                // SAFETY: start_poll succeeded and end_poll was not called yet.
+                match unsafe { next_poll(raw) } {
+                    0 => break,
+                    libc::ENOENT => break 'slots,
+                    libc::EINVAL if stale < self.entries => stale += 1,
+                    error => {
+                        failure = Some(error);
+                        break 'slots;
+                    }
+                }
+            }
+            take(slot);
+            taken += 1;
+        }
+        // SAFETY: start_poll succeeded, so the lock is held, whatever next_poll returned.
+        unsafe { end_poll(raw) };
+        match failure {
+            // What was taken must be reported; a lasting failure shows up at the next poll.
+            None => Ok(taken),
+            Some(error) => {
+                tracing::debug!(error, "ibv_next_poll failed");
+                Ok(taken)
+            }
+        }
+    }
+
+    #[cold]
+    fn failed(&self, verb: &'static str, error: i32) -> Error {
+        Error::verb(
+            verb,
+            self.context.device_name(),
+            io::Error::from_raw_os_error(error.abs()),
+        )
+    }
+}
+
+impl RecvEntry {
+    /// Fields of the current completion, all but id and status.
+    ///
+    /// # Safety
+    ///
+    /// A completion of `raw` must be current: between a successful start_poll or next_poll and
+    /// whichever of next_poll and end_poll comes first.
+    #[inline]
+    unsafe fn read(&self, raw: *mut sys::ibv_cq_ex) -> RecvCompletion {
+        // SAFETY: the caller promises a current completion; the entry points were taken from this
+        // queue.
+        unsafe {
+            let with_immediate = (self.read_wc_flags)(raw) & sys::IBV_WC_WITH_IMM != 0;
+            // The device has 16 bits for the handle's number, all ones if there is none.
+            let handle = (self.read_slid)(raw) as u16;
+            let known = handle != u16::MAX;
+            RecvCompletion {
+                wr_id: 0,
+                status: VendorStatus::OK,
+                byte_len: (self.read_byte_len)(raw),
+                received: if (self.read_opcode)(raw) == sys::IBV_WC_RECV_RDMA_WITH_IMM {
+                    Received::WriteWithImmediate
+                } else {
+                    Received::Send
+                },
+                unsolicited: self.is_unsolicited.is_some_and(|read| read(self.efa)),
+                immediate: with_immediate.then(|| u32::from_be((self.read_imm_data)(raw))),
+                src_qp: (self.read_src_qp)(raw),
+                src_handle: known.then_some(handle),
+                src_gid: if known { None } else { self.sgid() },
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::read`].
+    #[cold]
+    unsafe fn sgid(&self) -> Option<Gid> {
+        let read = self.read_sgid?;
+        let mut gid = sys::ibv_gid { raw: [0; 16] };
+        // SAFETY: the entry point belongs to `efa`, whose current completion it reads.
+        let found = unsafe { read(self.efa, &mut gid) } == 0;
+        found.then(|| Gid::from_raw(gid))
+    }
+}
+
+fn need<T>(found: Option<T>, name: &'static str, missing: &mut Vec<&'static str>) -> Option<T> {
+    if found.is_none() {
+        missing.push(name);
+    }
+    found
+}
+
+#[cold]
+fn unsupported(context: &Context, config: &QueueConfig<'_>) -> Error {
+    let (feature, advice) = if config.unsolicited {
+        (
+            Feature::UnsolicitedWriteRecv,
+            "it needs a newer rdma-core, and a device that reports the capability",
+        )
+    } else if config.source_gid {
+        (
+            Feature::SourceGid,
+            "it needs a newer rdma-core, and a device that reports the capability",
+        )
+    } else {
+        (
+            Feature::CompletionChannel,
+            "poll instead, or update the EFA driver",
+        )
+    };
+    Error::Unsupported {
+        device: context.device_name().to_owned(),
+        feature,
+        advice: Some(advice),
+    }
+}
