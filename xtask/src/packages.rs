@@ -64,6 +64,10 @@ packages! {
     IPROUTE: "iproute2", "iproute", Probe::Programs(&["ip"]);
     /// Makes a clean Debian root.
     DEBOOTSTRAP: "debootstrap", "debootstrap", Probe::Programs(&["debootstrap"]);
+    /// Clones the workspace into it.
+    GIT: "git", "git", Probe::Programs(&["git"]);
+    /// Makes namespaces.
+    UNSHARE: "util-linux", "util-linux", Probe::Programs(&["unshare"]);
 }
 
 impl Package {
@@ -147,9 +151,7 @@ pub fn ensure(packages: &[Package]) -> Result<()> {
     }
     let family = this_family();
     let names: Vec<_> = missing.iter().map(|package| package.debian).collect();
-    // SAFETY: geteuid only reads a number that the kernel keeps for every process.
-    let root = unsafe { libc::geteuid() } == 0;
-    if family != Family::Debian || !root || !process::on_path("apt-get") {
+    if family != Family::Debian || !process::is_root() || !process::on_path("apt-get") {
         bail!(
             "packages of the system are missing; install them and run this again:\n{}",
             instructions(&missing, family)

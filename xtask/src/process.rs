@@ -72,6 +72,12 @@ pub fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// Whether we may do everything.
+pub fn is_root() -> bool {
+    // SAFETY: geteuid only reads a number that the kernel keeps for every process.
+    unsafe { libc::geteuid() == 0 }
+}
+
 /// Whether a program of this name can be found.
 pub fn on_path(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
@@ -130,6 +136,13 @@ pub fn run_logged(what: &str, command: &mut Command, log: &Path) -> Result<()> {
 pub fn spinner(what: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         eprintln!("{what} …");
+    }
+    quiet_spinner(what)
+}
+
+/// A spinner on a terminal, and nothing elsewhere.
+pub fn quiet_spinner(what: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new_spinner();

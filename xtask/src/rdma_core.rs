@@ -41,11 +41,6 @@ pub struct RdmaCore {
 }
 
 impl RdmaCore {
-    /// The first number of the release.
-    pub fn major(&self) -> u32 {
-        major(&self.version)
-    }
-
     /// Makes a command, and what it starts, build and run against this rdma-core.
     pub fn apply(&self, command: &mut Command) {
         if let Some(prefix) = &self.prefix {

@@ -15,6 +15,9 @@ use crate::sysfs;
 pub const DIR_VAR: &str = "SOFT_EFA_DIR";
 /// The variable that holds the text form of [`Options`].
 pub const OPTIONS_VAR: &str = "SOFT_EFA_OPTIONS";
+/// The variable that holds the path of soft-efa's library, so that a program of a run can start
+/// others with other options.
+pub const PRELOAD_VAR: &str = "SOFT_EFA_PRELOAD";
 
 const PREFIX: &str = "soft-efa-";
 
@@ -94,6 +97,18 @@ impl Run {
         Ok(run)
     }
 
+    /// Makes a run with other options, with the library of the run that this process was
+    /// started in (or that [`PRELOAD_VAR`] names).
+    pub fn with_options(options: &Options) -> io::Result<Self> {
+        let Some(preload) = std::env::var_os(PRELOAD_VAR) else {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{PRELOAD_VAR} is not set: start this with `cargo xtask soft-efa`"),
+            ));
+        };
+        Self::new(options, Path::new(&preload))
+    }
+
     /// The run directory.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -141,6 +156,7 @@ impl Run {
             .env("SYSFS_PATH", self.dir.join(sysfs::SYS))
             .env(DIR_VAR, &self.dir)
             .env(OPTIONS_VAR, self.options.to_string())
+            .env(PRELOAD_VAR, &self.preload)
             // A libibverbs that runs from its build folder looks for provider configuration in
             // the installation prefix and finds none.
             .env("RDMAV_DRIVERS", "efa");

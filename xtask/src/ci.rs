@@ -1,0 +1,63 @@
+//! `cargo xtask ci`: what a change must pass.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::test::{self, Tally, Test, Times};
+use crate::{build, process, rdma_core};
+
+/// A check that is one run of cargo.
+struct Check {
+    name: &'static str,
+    cargo: &'static [&'static str],
+}
+
+const CHECKS: [Check; 3] = [
+    Check {
+        name: "format",
+        cargo: &["fmt", "--all", "--check"],
+    },
+    Check {
+        name: "clippy",
+        cargo: &[
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    },
+    Check {
+        name: "documentation",
+        cargo: &[
+            "doc",
+            "--quiet",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ],
+    },
+];
+
+/// Runs the stages, all of them even if an early one fails, and adds them up.
+pub fn run() -> Result<ExitCode> {
+    let mut times = Times::default();
+    test::install_needed()?;
+    let rdma_core = test::stage("rdma-core", &mut times, || {
+        rdma_core::resolve(rdma_core::Choice::Auto)
+    })?;
+    let mut tally = Tally::default();
+    for check in &CHECKS {
+        let mut command = build::cargo();
+        command.args(check.cargo).env("RUSTDOCFLAGS", "-D warnings");
+        rdma_core.apply(&mut command);
+        tally.add(test::stage(check.name, &mut times, || {
+            Ok(Tally::check(check.name, process::run(&mut command)))
+        })?);
+    }
+    tally.add(test::all(&Test::default(), &mut times)?);
+    Ok(test::close(&tally, &times))
+}

@@ -1,0 +1,125 @@
+//! `cargo xtask test`: every kind of test, added up into one closing line.
+
+mod bounded;
+mod libtest;
+mod programs;
+mod shims;
+mod tally;
+
+use std::env;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::rdma_core::{self, Choice};
+use crate::{build, hardware, packages, process, source};
+pub use tally::{Tally, Times};
+
+/// What follows `cargo xtask test`.
+#[derive(Args, Default)]
+pub struct Test {
+    /// Run the integration tests on a real EFA device instead; fails if there is none.
+    #[arg(long)]
+    hardware: bool,
+    /// Run only the test programs whose name contains this.
+    #[arg(value_name = "NAME")]
+    only: Option<String>,
+}
+
+/// What `test` needs beside what building rdma-core needs.
+const NEEDED: [packages::Package; 7] = [
+    packages::CC,
+    packages::PKG_CONFIG,
+    packages::PIP,
+    packages::LIBIBVERBS,
+    packages::IBVERBS_UTILS,
+    packages::VALGRIND,
+    packages::IPROUTE,
+];
+
+/// Makes sure that the system has what the tests use.
+pub fn install_needed() -> Result<()> {
+    packages::ensure(&NEEDED)
+}
+
+/// Runs the tests and prints the closing line.
+pub fn run(arguments: &Test) -> Result<ExitCode> {
+    let mut times = Times::default();
+    let tally = all(arguments, &mut times)?;
+    Ok(close(&tally, &times))
+}
+
+/// Prints what did not pass, the times and, last of all, the counts.
+pub fn close(tally: &Tally, times: &Times) -> ExitCode {
+    println!("\n{}", times.table());
+    let details = tally.details();
+    if !details.is_empty() {
+        println!("{details}");
+    }
+    println!("{}", tally.summary());
+    if tally.failed.is_empty() && tally.passed > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs the tests and adds them up.
+pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
+    if arguments.hardware {
+        let devices = hardware::require()?;
+        println!("EFA devices: {}", devices.join(", "));
+        packages::ensure(&[packages::CC, packages::PKG_CONFIG])?;
+    } else {
+        install_needed()?;
+    }
+    let rdma_core = stage("rdma-core", times, || rdma_core::resolve(Choice::Auto))?;
+    println!("testing on {}", rdma_core.described());
+    let mut tally = Tally::default();
+    let only = arguments.only.as_deref();
+    if arguments.hardware {
+        tally.add(programs::on_hardware(&rdma_core, only, times)?);
+        return Ok(tally);
+    }
+    tally.add(programs::on_software(&rdma_core, only, times)?);
+    if only.is_some() {
+        return Ok(tally);
+    }
+    tally.add(stage("doc tests", times, || {
+        Ok(programs::doc_tests(&rdma_core))
+    })?);
+    tally.add(stage("C shims", times, || shims::check(&rdma_core))?);
+    tally.add(stage("generated bindings", times, || {
+        Ok(Tally::check("regenerate --check", regenerate_check()))
+    })?);
+    Ok(tally)
+}
+
+/// Runs a stage and notes its time, under a heading.
+pub fn stage<T>(name: &str, times: &mut Times, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    println!("\n=== {name}");
+    let started = Instant::now();
+    let result = work().with_context(|| format!("the stage \"{name}\" could not be run"));
+    times.note(name, started.elapsed());
+    result
+}
+
+/// In a process of its own, because it sets environment variables for libclang.
+fn regenerate_check() -> Result<()> {
+    let mut command = Command::new(env::current_exe().context("can't find this program")?);
+    command.args(["regenerate", "--check"]);
+    build::keep_manifest_dir(&mut command);
+    // The bindings are those of the pinned release, whatever is tested on.
+    command.env_remove(source::OTHER);
+    let ended = bounded::run("regenerate --check", &mut command, Duration::from_secs(300))?;
+    anyhow::ensure!(
+        ended.success(),
+        "{}: {}",
+        ended.described(),
+        process::tail(&ended.stderr, 20)
+    );
+    print!("{}", ended.stdout);
+    Ok(())
+}
