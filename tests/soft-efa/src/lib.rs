@@ -1,6 +1,7 @@
 //! A software EFA device under the real libibverbs and libefa.
 
 pub mod ctl;
+pub mod engine;
 pub mod gid;
 pub mod launch;
 pub mod options;

@@ -1,0 +1,546 @@
+//! Memory regions, and access to the program's memory by calls that fail instead of faulting.
+//!
+//! A program may unmap memory that is registered, or let a file behind it shrink. Hardware has
+//! pinned the pages and doesn't care; a load from here would be a fault in somebody else's
+//! program. So the kernel does the copying: `process_vm_readv`/`process_vm_writev` on this very
+//! process, or, where a sandbox refuses those, a detour through a memfd.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::Owner;
+
+/// What a memory region may be used for. The bits are those of verbs' access flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(pub u32);
+
+impl Access {
+    /// The device may write for its own program: receives and the results of reads.
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// Peers may write.
+    pub const REMOTE_WRITE: Self = Self(2);
+    /// Peers may read.
+    pub const REMOTE_READ: Self = Self(4);
+
+    /// Whether every bit of `other` is set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for Access {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Where the bytes of a memory region are.
+pub enum Backing {
+    /// In the program's memory, from this address on.
+    UserVa(u64),
+    /// In a mapping that the caller made (of a dmabuf, say) from this address on. The owner is
+    /// dropped, and may unmap, when the region is gone.
+    Mapping {
+        /// Where the mapping is in this process.
+        address: u64,
+        /// Keeps the mapping.
+        owner: Owner,
+    },
+}
+
+/// A memory region to register.
+pub struct MrSpec {
+    /// The protection domain.
+    pub pd: u32,
+    /// The address by which requests name the first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Where they are.
+    pub backing: Backing,
+    /// Their uses.
+    pub access: Access,
+}
+
+/// A registered region.
+pub(super) struct Region {
+    pub(super) pd: u32,
+    pub(super) iova: u64,
+    pub(super) length: u64,
+    pub(super) base: u64,
+    pub(super) access: Access,
+    _owner: Option<Owner>,
+}
+
+/// The regions of a device by key.
+pub(super) struct Regions {
+    by_key: HashMap<u32, Region>,
+    last: u32,
+    limit: usize,
+}
+
+impl Regions {
+    pub(super) fn new(limit: u32, seed: u64) -> Self {
+        Self {
+            by_key: HashMap::new(),
+            last: (seed as u32) & 0x00ff_ffff,
+            limit: limit as usize,
+        }
+    }
+
+    pub(super) fn insert(&mut self, spec: MrSpec) -> Result<u32, i32> {
+        if self.by_key.len() >= self.limit {
+            return Err(libc::ENOMEM);
+        }
+        let (base, owner) = match spec.backing {
+            Backing::UserVa(address) => (address, None),
+            Backing::Mapping { address, owner } => (address, Some(owner)),
+        };
+        if spec.iova.checked_add(spec.length).is_none() || base.checked_add(spec.length).is_none() {
+            return Err(libc::EINVAL);
+        }
+        if owner.is_none() && !is_mapped(base, spec.length) {
+            return Err(libc::EFAULT);
+        }
+        // A full-period generator over 24 bits: a key comes back as late as can be, and
+        // neighbours differ in many bits, so that a stale or wrong key is noticed.
+        let key = loop {
+            self.last = self
+                .last
+                .wrapping_mul(0x0043_fd85)
+                .wrapping_add(0x0026_9ec3)
+                & 0x00ff_ffff;
+            if self.last != 0 && !self.by_key.contains_key(&self.last) {
+                break self.last;
+            }
+        };
+        self.by_key.insert(
+            key,
+            Region {
+                pd: spec.pd,
+                iova: spec.iova,
+                length: spec.length,
+                base,
+                access: spec.access,
+                _owner: owner,
+            },
+        );
+        Ok(key)
+    }
+
+    pub(super) fn remove(&mut self, key: u32) {
+        self.by_key.remove(&key);
+    }
+
+    /// The place of `len` bytes at `address` in the region `key`, if the region is in this
+    /// protection domain, allows `access` and holds all of them. A range of no bytes needs a
+    /// valid key only.
+    pub(super) fn translate(
+        &self,
+        key: u32,
+        pd: u32,
+        address: u64,
+        len: u64,
+        access: Access,
+    ) -> Option<u64> {
+        let region = self.by_key.get(&key)?;
+        if region.pd != pd || !region.access.contains(access) {
+            return None;
+        }
+        if len == 0 {
+            return Some(region.base);
+        }
+        let offset = address.checked_sub(region.iova)?;
+        let end = offset.checked_add(len)?;
+        (end <= region.length).then(|| region.base + offset)
+    }
+}
+
+/// Whether every page of the range is part of some mapping.
+fn is_mapped(address: u64, length: u64) -> bool {
+    if length == 0 {
+        return true;
+    }
+    // SAFETY: sysconf has no preconditions.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let mut at = address & !(page - 1);
+    let end = address + length;
+    let mut resident = [0u8; 4096];
+    while at < end {
+        let span = (end - at).min(page * resident.len() as u64);
+        // SAFETY: mincore only looks at the address space; `resident` has a byte for each of the
+        // at most 4096 pages of the span.
+        let result = unsafe {
+            libc::mincore(
+                at as *mut libc::c_void,
+                span as usize,
+                resident.as_mut_ptr(),
+            )
+        };
+        if result != 0 {
+            return false;
+        }
+        at += span;
+    }
+    true
+}
+
+/// A piece of the program's memory, already translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) address: u64,
+    pub(super) len: usize,
+}
+
+/// The part of `spans` that begins `skip` bytes in and is `len` bytes long.
+pub(super) fn slice_spans(spans: &[Span], mut skip: usize, mut len: usize, out: &mut Vec<Span>) {
+    for span in spans {
+        if skip >= span.len {
+            skip -= span.len;
+            continue;
+        }
+        let take = (span.len - skip).min(len);
+        if take > 0 {
+            out.push(Span {
+                address: span.address + skip as u64,
+                len: take,
+            });
+        }
+        len -= take;
+        skip = 0;
+        if len == 0 {
+            break;
+        }
+    }
+}
+
+/// A part of the program's memory could not be read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault;
+
+/// Copies between the engine's buffers and the program's memory.
+pub(super) struct UserMemory {
+    pid: libc::pid_t,
+    /// `process_vm_*` works here.
+    direct: Cell<bool>,
+    /// Under valgrind, bytes that the kernel wrote through `process_vm_writev` would count as
+    /// never written; a `pread` is understood.
+    write_by_detour: bool,
+    detour: OwnedFd,
+}
+
+impl UserMemory {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: the name is a C string; the call has no other preconditions.
+        let fd = unsafe { libc::memfd_create(c"soft-efa-copy".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = super::net::move_high(fd)?;
+        let memory = Self {
+            pid: std::process::id() as libc::pid_t,
+            direct: Cell::new(true),
+            write_by_detour: under_valgrind(),
+            // SAFETY: `move_high` returned a descriptor that nobody else owns.
+            detour: unsafe { OwnedFd::from_raw_fd(fd) },
+        };
+        memory.probe();
+        Ok(memory)
+    }
+
+    /// Whether `process_vm_readv` on ourselves is allowed here.
+    fn probe(&self) {
+        let source = [7u8; 4];
+        let mut copy = [0u8; 4];
+        let span = Span {
+            address: source.as_ptr() as u64,
+            len: source.len(),
+        };
+        let works = self.read_direct(&[span], &mut copy).is_ok() && copy == source;
+        self.direct.set(works);
+    }
+
+    /// Whether the kernel may be given program memory directly in a `sendmsg`: under valgrind
+    /// that would report bytes which the program never initialised.
+    pub(super) fn gather_in_place(&self) -> bool {
+        !self.write_by_detour
+    }
+
+    /// Fills `to` from the program's memory.
+    pub(super) fn read(&self, from: &[Span], to: &mut [u8]) -> Result<(), Fault> {
+        if self.direct.get() {
+            self.read_direct(from, to)
+        } else {
+            self.read_detour(from, to)
+        }
+    }
+
+    /// Writes `from` into the program's memory.
+    pub(super) fn write(&self, from: &[u8], to: &[Span]) -> Result<(), Fault> {
+        if self.direct.get() && !self.write_by_detour {
+            self.write_direct(from, to)
+        } else {
+            self.write_detour(from, to)
+        }
+    }
+
+    fn read_direct(&self, from: &[Span], to: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        for span in from {
+            let local = libc::iovec {
+                iov_base: to[done..].as_mut_ptr().cast(),
+                iov_len: span.len,
+            };
+            let remote = libc::iovec {
+                iov_base: span.address as *mut libc::c_void,
+                iov_len: span.len,
+            };
+            assert!(
+                span.len <= to.len() - done,
+                "spans are longer than the buffer"
+            );
+            // SAFETY: `local` names bytes of `to` (checked above); `remote` is only looked at by
+            // the kernel, which reports what isn't readable.
+            let n = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
+            if usize::try_from(n) != Ok(span.len) {
+                return Err(Fault);
+            }
+            done += span.len;
+        }
+        Ok(())
+    }
+
+    fn write_direct(&self, from: &[u8], to: &[Span]) -> Result<(), Fault> {
+        let mut done = 0;
+        for span in to {
+            assert!(
+                span.len <= from.len() - done,
+                "spans are longer than the buffer"
+            );
+            let local = libc::iovec {
+                iov_base: from[done..].as_ptr().cast_mut().cast(),
+                iov_len: span.len,
+            };
+            let remote = libc::iovec {
+                iov_base: span.address as *mut libc::c_void,
+                iov_len: span.len,
+            };
+            // SAFETY: `local` names bytes of `from` (checked above), which the call only reads;
+            // `remote` is memory that its registration lets the device write, and the kernel
+            // reports what isn't writable.
+            let n = unsafe { libc::process_vm_writev(self.pid, &local, 1, &remote, 1, 0) };
+            if usize::try_from(n) != Ok(span.len) {
+                return Err(Fault);
+            }
+            done += span.len;
+        }
+        Ok(())
+    }
+
+    fn read_detour(&self, from: &[Span], to: &mut [u8]) -> Result<(), Fault> {
+        let fd = self.detour.as_raw_fd();
+        let mut done = 0;
+        for span in from {
+            // SAFETY: a write from an unreadable address is reported as EFAULT.
+            let n = unsafe { libc::pwrite(fd, span.address as *const libc::c_void, span.len, 0) };
+            if usize::try_from(n) != Ok(span.len) {
+                return Err(Fault);
+            }
+            let part = &mut to[done..done + span.len];
+            // SAFETY: `part` is ours and as long as the count.
+            let n = unsafe { libc::pread(fd, part.as_mut_ptr().cast(), part.len(), 0) };
+            if usize::try_from(n) != Ok(span.len) {
+                return Err(Fault);
+            }
+            done += span.len;
+        }
+        Ok(())
+    }
+
+    fn write_detour(&self, from: &[u8], to: &[Span]) -> Result<(), Fault> {
+        let fd = self.detour.as_raw_fd();
+        let mut done = 0;
+        for span in to {
+            let part = &from[done..done + span.len];
+            // SAFETY: `part` is ours and as long as the count.
+            let n = unsafe { libc::pwrite(fd, part.as_ptr().cast(), part.len(), 0) };
+            if usize::try_from(n) != Ok(span.len) {
+                return Err(Fault);
+            }
+            // SAFETY: the registration lets the device write this memory; a read to an unwritable
+            // address is reported as EFAULT.
+            let n = unsafe { libc::pread(fd, span.address as *mut libc::c_void, span.len, 0) };
+            if usize::try_from(n) != Ok(span.len) {
+                return Err(Fault);
+            }
+            done += span.len;
+        }
+        Ok(())
+    }
+}
+
+/// valgrind preloads its own objects into the programs that it runs.
+fn under_valgrind() -> bool {
+    std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains("vgpreload_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region_of(regions: &mut Regions, bytes: &[u8], access: Access) -> u32 {
+        regions
+            .insert(MrSpec {
+                pd: 1,
+                iova: 0x1000,
+                length: bytes.len() as u64,
+                backing: Backing::UserVa(bytes.as_ptr() as u64),
+                access,
+            })
+            .unwrap()
+    }
+
+    #[test]
+    fn translation_checks_domain_range_and_access() {
+        let bytes = [0u8; 64];
+        let base = bytes.as_ptr() as u64;
+        let mut regions = Regions::new(2, 1);
+        let key = region_of(&mut regions, &bytes, Access::LOCAL_WRITE);
+        let look = |pd, at, len, access| regions.translate(key, pd, at, len, access);
+        assert_eq!(look(1, 0x1000, 64, Access(0)), Some(base));
+        assert_eq!(look(1, 0x1010, 48, Access::LOCAL_WRITE), Some(base + 16));
+        assert_eq!(look(1, 0x1010, 49, Access(0)), None);
+        assert_eq!(look(1, 0xfff, 1, Access(0)), None);
+        assert_eq!(look(1, u64::MAX, 2, Access(0)), None);
+        assert_eq!(look(2, 0x1000, 1, Access(0)), None);
+        assert_eq!(look(1, 0x1000, 1, Access::REMOTE_READ), None);
+        assert_eq!(look(1, 0, 0, Access(0)), Some(base));
+        assert_eq!(regions.translate(key ^ 1, 1, 0x1000, 1, Access(0)), None);
+    }
+
+    #[test]
+    fn keys_have_24_bits_and_are_not_reused_soon() {
+        let bytes = [0u8; 8];
+        let mut regions = Regions::new(2, 99);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..10_000 {
+            let key = region_of(&mut regions, &bytes, Access(0));
+            assert!(key > 0 && key < 1 << 24);
+            assert!(seen.insert(key));
+            regions.remove(key);
+        }
+        region_of(&mut regions, &bytes, Access(0));
+        region_of(&mut regions, &bytes, Access(0));
+        let third = regions.insert(MrSpec {
+            pd: 1,
+            iova: 0,
+            length: 8,
+            backing: Backing::UserVa(bytes.as_ptr() as u64),
+            access: Access(0),
+        });
+        assert_eq!(third, Err(libc::ENOMEM));
+    }
+
+    #[test]
+    fn unmapped_memory_is_refused_at_registration() {
+        let mut regions = Regions::new(2, 1);
+        let mut insert = |base: u64, length| {
+            regions.insert(MrSpec {
+                pd: 1,
+                iova: base,
+                length,
+                backing: Backing::UserVa(base),
+                access: Access(0),
+            })
+        };
+        assert_eq!(insert(0x10, 8), Err(libc::EFAULT));
+        assert_eq!(insert(u64::MAX - 4, 8), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn both_ways_copy_and_report_what_is_not_there() {
+        let memory = UserMemory::new().unwrap();
+        let a = [1u8, 2, 3];
+        let b = [4u8, 5];
+        let spans = [
+            Span {
+                address: a.as_ptr() as u64,
+                len: 3,
+            },
+            Span {
+                address: b.as_ptr() as u64,
+                len: 2,
+            },
+        ];
+        let nowhere = [Span {
+            address: 0x20,
+            len: 2,
+        }];
+        for direct in [true, false] {
+            memory.direct.set(direct);
+            let mut copy = [0u8; 5];
+            memory.read(&spans, &mut copy).unwrap();
+            assert_eq!(copy, [1, 2, 3, 4, 5]);
+            let mut target = [0u8; 5];
+            let to = [
+                Span {
+                    address: target.as_mut_ptr() as u64,
+                    len: 1,
+                },
+                Span {
+                    address: target.as_mut_ptr() as u64 + 2,
+                    len: 3,
+                },
+            ];
+            memory.write(&[9, 8, 7, 6], &to).unwrap();
+            assert_eq!(target, [9, 0, 8, 7, 6]);
+            assert_eq!(memory.read(&nowhere, &mut copy), Err(Fault));
+            assert_eq!(memory.write(&[1, 2], &nowhere), Err(Fault));
+        }
+    }
+
+    #[test]
+    fn slices_of_spans_cross_their_borders() {
+        let spans = [
+            Span {
+                address: 100,
+                len: 10,
+            },
+            Span {
+                address: 200,
+                len: 10,
+            },
+        ];
+        let slice = |skip, len| {
+            let mut out = Vec::new();
+            slice_spans(&spans, skip, len, &mut out);
+            out
+        };
+        assert_eq!(slice(0, 20), spans);
+        assert_eq!(
+            slice(8, 4),
+            [
+                Span {
+                    address: 108,
+                    len: 2
+                },
+                Span {
+                    address: 200,
+                    len: 2
+                }
+            ]
+        );
+        assert_eq!(
+            slice(10, 3),
+            [Span {
+                address: 200,
+                len: 3
+            }]
+        );
+        assert_eq!(slice(3, 0), []);
+    }
+}
