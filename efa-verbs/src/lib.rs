@@ -34,6 +34,7 @@ mod channel;
 mod completion;
 mod context;
 mod device;
+pub mod direct;
 mod domain;
 mod errno;
 mod error;

@@ -1,0 +1,264 @@
+//! The completion queue.
+//!
+//! An entry, as little-endian 64-bit words (`efa_io_rx_cdesc_ex`; a send's ends after word 0):
+//!
+//! | word | bits | field |
+//! |---|---|---|
+//! | 0 | 0–15 | request id |
+//! |   | 16–23 | status |
+//! |   | 24 | phase: 1 in the first pass over the ring, then 0, then 1, … |
+//! |   | 25–26 | 1 send queue, 2 receive queue |
+//! |   | 27 | has immediate data |
+//! |   | 28–30 | operation: 2 is an RDMA write |
+//! |   | 31 | unsolicited: no receive was used up |
+//! |   | 32–47 | local queue pair |
+//! |   | 48–63 | bytes, low 16 bits |
+//! | 1 | 0–15 | address handle of the sender, 0xffff if there is none |
+//! |   | 16–31 | sender's queue pair |
+//! |   | 32–63 | immediate data in host order |
+//! | 2, 3 | | RDMA write: bytes, high 16 bits, in bits 0–15. Else: sender's GID if it has no handle |
+
+use super::entry;
+use super::receive::ReceiveRing;
+use super::send::SendRing;
+use super::{RingMemory, Unusable};
+
+const PHASE: u64 = 1 << 24;
+const SEND_QUEUE: u64 = 1 << 25;
+const RECEIVE_QUEUE: u64 = 2 << 25;
+const HAS_IMMEDIATE: u64 = 1 << 27;
+const OPERATION: u64 = 7 << 28;
+const RDMA_WRITE: u64 = 2 << 28;
+const UNSOLICITED: u64 = 1 << 31;
+/// Kind of queue and number of the queue pair.
+const IDENTITY: u64 = 3 << 25 | 0xffff << 32;
+const NO_HANDLE: u16 = 0xffff;
+const ENTRY_SIZE: usize = 32;
+/// In the doorbell.
+const ARM: u32 = 1 << 31;
+const COMMAND_SHIFT: u32 = 29;
+
+/// What a receive's completion tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Received {
+    /// The caller's id of the receive; 0 if `unsolicited`.
+    pub wr_id: u64,
+    /// How it ended; 0 is success.
+    pub status: u8,
+    /// No receive was used up.
+    pub unsolicited: bool,
+    /// A write with immediate data, not a message.
+    pub write: bool,
+    /// Bytes that arrived.
+    pub length: u32,
+    /// Immediate data in host order.
+    pub immediate: Option<u32>,
+    /// The sender's queue pair.
+    pub source: u16,
+    /// The number of our address handle for the sender, if there is one.
+    pub handle: Option<u16>,
+    /// The sender's GID if there is no handle; zero where the queue does not report it.
+    pub gid: [u8; 16],
+}
+
+/// A completion queue of one queue pair.
+pub struct CompletionRing {
+    ring: *const [u64; 4],
+    /// Entries, less one.
+    mask: u32,
+    shift: u32,
+    /// Entries ever consumed, modulo 2^32.
+    consumed: u32,
+    /// The queue pair's number where a completion has it.
+    queue_pair: u64,
+    /// Completions of nothing that was in flight.
+    stale: u64,
+    /// Null without a completion channel.
+    doorbell: *mut u32,
+    /// Events delivered, of which the device wants the low two bits.
+    events: u32,
+}
+
+// SAFETY: as for `SendRing`; this one only reads the ring.
+unsafe impl Send for CompletionRing {}
+// SAFETY: `&self` reaches integers only.
+unsafe impl Sync for CompletionRing {}
+
+impl CompletionRing {
+    /// Takes over the completion queue at `memory`, which belongs to the queue pair with number
+    /// `queue_pair` alone.
+    ///
+    /// # Safety
+    ///
+    /// Until the value is dropped, the buffer must be valid for reads of `entries` entries and the
+    /// doorbell, if there is one, for writes of four bytes. The queue must be new, and nothing else may
+    /// poll it.
+    pub unsafe fn new(memory: RingMemory, queue_pair: u16) -> Result<Self, Unusable> {
+        memory.check("completion queue", ENTRY_SIZE as u32, false)?;
+        Ok(Self {
+            ring: memory.buffer.cast_const().cast(),
+            mask: memory.entries - 1,
+            shift: memory.entries.trailing_zeros(),
+            consumed: 0,
+            queue_pair: u64::from(queue_pair) << 32,
+            stale: 0,
+            doorbell: memory.doorbell,
+            events: 0,
+        })
+    }
+
+    /// Completions that belonged to no request in flight, and were skipped.
+    pub fn stale(&self) -> u64 {
+        self.stale
+    }
+
+    /// Takes up to `most` completions of sends, giving each one's id and status to `take`.
+    /// Returns how many.
+    #[inline]
+    pub fn poll_send(
+        &mut self,
+        sends: &mut SendRing,
+        most: usize,
+        mut take: impl FnMut(u64, u8),
+    ) -> usize {
+        let ids = sends.ids();
+        let mut taken = 0;
+        while taken < most {
+            let Some((word, _)) = self.next() else { break };
+            let wanted = self.queue_pair | SEND_QUEUE;
+            if (word ^ wanted) & IDENTITY != 0 {
+                self.skip(word);
+                continue;
+            }
+            let Some(wr_id) = ids.give(word as u16) else {
+                self.skip(word);
+                continue;
+            };
+            take(wr_id, (word >> 16) as u8);
+            taken += 1;
+        }
+        self.acknowledge(taken);
+        taken
+    }
+
+    /// Takes up to `most` completions of receives. Returns how many.
+    #[inline]
+    pub fn poll_receive(
+        &mut self,
+        receives: &mut ReceiveRing,
+        most: usize,
+        mut take: impl FnMut(Received),
+    ) -> usize {
+        let ids = receives.ids();
+        let mut taken = 0;
+        while taken < most {
+            let Some((word, rest)) = self.next() else {
+                break;
+            };
+            let wanted = self.queue_pair | RECEIVE_QUEUE;
+            if (word ^ wanted) & IDENTITY != 0 {
+                self.skip(word);
+                continue;
+            }
+            let unsolicited = word & UNSOLICITED != 0;
+            let wr_id = if unsolicited {
+                Some(0)
+            } else {
+                ids.give(word as u16)
+            };
+            let Some(wr_id) = wr_id else {
+                self.skip(word);
+                continue;
+            };
+            // SAFETY: the entry was there, so the device wrote all of it; it is inside the ring.
+            let [second, third, fourth] = unsafe { rest.read_volatile() };
+            take(received(wr_id, unsolicited, word, second, [third, fourth]));
+            taken += 1;
+        }
+        self.acknowledge(taken);
+        taken
+    }
+
+    /// The first word of the next entry and where the others are, if the device has written it.
+    #[inline(always)]
+    fn next(&mut self) -> Option<(u64, *const [u64; 3])> {
+        let index = (self.consumed & self.mask) as usize;
+        // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller promises
+        // to be readable and `check` to be aligned. The device writes it meanwhile: one volatile
+        // read of a whole word sees either the old one or the new one.
+        let (word, rest) = unsafe {
+            let entry = self.ring.add(index).cast::<u64>();
+            (entry.read_volatile(), entry.add(1).cast::<[u64; 3]>())
+        };
+        let pass = u64::from(self.consumed >> self.shift) << 24;
+        if (word ^ pass) & PHASE == 0 {
+            // The first pass has phase 1, so an entry is old when pass and phase agree.
+            return None;
+        }
+        entry::from_device();
+        self.consumed = self.consumed.wrapping_add(1);
+        Some((word, rest))
+    }
+
+    #[cold]
+    fn skip(&mut self, word: u64) {
+        self.stale += 1;
+        tracing::debug!(
+            entry = format_args!("{word:#018x}"),
+            "stale completion skipped"
+        );
+    }
+
+    /// Tells the device how far the queue was read, where it wants to know.
+    #[inline(always)]
+    fn acknowledge(&mut self, taken: usize) {
+        if taken != 0 && !self.doorbell.is_null() {
+            self.ring_doorbell(0);
+        }
+    }
+
+    #[cold]
+    fn ring_doorbell(&mut self, arm: u32) {
+        let value = self.consumed & 0xffff | (self.events & 3) << COMMAND_SHIFT | arm;
+        // SAFETY: `new`'s caller promises that a doorbell that is not null is writable.
+        unsafe { self.doorbell.write_volatile(value) };
+    }
+
+    /// Asks for an event at the next completion; false without a completion channel.
+    pub fn arm(&mut self) -> bool {
+        let armed = !self.doorbell.is_null();
+        if armed {
+            self.ring_doorbell(ARM);
+        }
+        armed
+    }
+
+    /// Notes that an event of this queue was taken from its channel.
+    pub fn event_taken(&mut self) {
+        self.events = self.events.wrapping_add(1);
+    }
+}
+
+#[inline(always)]
+fn received(wr_id: u64, unsolicited: bool, word: u64, second: u64, rest: [u64; 2]) -> Received {
+    let write = word & OPERATION == RDMA_WRITE;
+    let handle = second as u16;
+    let known = handle != NO_HANDLE;
+    let mut gid = [0; 16];
+    if !known && !write {
+        gid[..8].copy_from_slice(&rest[0].to_le_bytes());
+        gid[8..].copy_from_slice(&rest[1].to_le_bytes());
+    }
+    let high = if write { (rest[0] & 0xffff) << 16 } else { 0 };
+    Received {
+        wr_id,
+        status: (word >> 16) as u8,
+        unsolicited,
+        write,
+        length: ((word >> 48) | high) as u32,
+        immediate: (word & HAS_IMMEDIATE != 0).then_some((second >> 32) as u32),
+        source: (second >> 16) as u16,
+        handle: known.then_some(handle),
+        gid,
+    }
+}
