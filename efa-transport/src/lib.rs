@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod advice;
+pub mod handshake;
 mod hex;
 pub mod remote;
 
