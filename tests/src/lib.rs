@@ -35,6 +35,7 @@ mod setup;
 mod skips;
 mod soft;
 mod test;
+mod verbs;
 
 pub use channel::Channel;
 pub use child::Process;
@@ -44,3 +45,4 @@ pub use setup::{Setup, alone, here, run, under};
 pub use skips::{Skip, skip};
 pub use soft::{preload_library, soft_efa_dir};
 pub use test::{Counters, Test};
+pub use verbs::{Address, Node, Remote};

@@ -27,7 +27,7 @@ pub fn skip(reason: impl Into<String>) -> anyhow::Error {
 pub(crate) fn record(test: &str, skip: &Skip) {
     let reason = skip.0.replace(['\n', '\t'], " ");
     // Past the test runner's capture: a skip must be seen.
-    let _ = writeln!(io::stderr(), "test {test} skipped: {reason}");
+    let _ = io::stderr().write_all(format!("skipped {test}: {reason}\n").as_bytes());
     let Some(path) = std::env::var_os(SKIPS_VAR) else {
         return;
     };

@@ -8,7 +8,7 @@ use soft_efa::launch::{DIR_VAR, Run};
 use soft_efa::options::Options;
 
 /// Where the library is, for a test program that was not itself started on soft-efa.
-const LIBRARY_VAR: &str = "EFA_TEST_SOFT_EFA";
+const LIBRARY_VAR: &str = soft_efa::launch::PRELOAD_VAR;
 const LIBRARY: &str = "libsoft_efa_preload.so";
 
 /// The run directory, if this process is on soft-efa.
@@ -17,7 +17,7 @@ pub fn soft_efa_dir() -> Option<PathBuf> {
 }
 
 /// The library that is preloaded into programs on soft-efa: the one in this process, or else the
-/// one that `EFA_TEST_SOFT_EFA` names.
+/// one that `SOFT_EFA_PRELOAD` names.
 pub fn preload_library() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(LIBRARY_VAR) {
         return Some(path.into());

@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use efa_verbs::{Capabilities, Device};
 use soft_efa::ctl::Client;
 use soft_efa::options::Options;
 
@@ -13,9 +15,13 @@ use crate::child::{self, CHANNEL_VAR, Process, ROLE_VAR};
 use crate::rng::{self, Rng};
 use crate::skips::skip;
 use crate::soft;
+use crate::verbs;
 
 /// The role of the process that runs the test itself.
 pub(crate) const MAIN: &str = "main";
+
+/// Set to 1 where a missing device is a failure.
+const HARDWARE_VAR: &str = "EFA_TEST_HARDWARE";
 
 const SEED_VAR: &str = "EFA_TEST_SEED";
 
@@ -114,6 +120,72 @@ impl Test {
         };
         let run = soft::put_on(&options, &mut command)?;
         Process::start_role(role, &mut command, vec![run])
+    }
+
+    /// The devices of this process; there is at least one.
+    ///
+    /// # Errors
+    ///
+    /// Ends the test as skipped if there is none, or as failed where `EFA_TEST_HARDWARE=1` says
+    /// that there must be one.
+    pub fn devices(&self) -> Result<Vec<Device>> {
+        let devices = efa_verbs::devices()?;
+        if !devices.is_empty() {
+            return Ok(devices);
+        }
+        if std::env::var_os(HARDWARE_VAR).is_some_and(|value| value == "1") {
+            bail!("there is no EFA device, and {HARDWARE_VAR}=1 says that there is");
+        }
+        if soft::soft_efa_dir().is_some() {
+            bail!("this is soft-efa, but no device was found");
+        }
+        Err(skip(
+            "there is no EFA device: run it with `cargo xtask test` or `cargo xtask soft-efa`",
+        ))
+    }
+
+    /// The first device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Test::devices`].
+    pub fn device(&self) -> Result<Device> {
+        let mut devices = self.devices()?;
+        Ok(devices.swap_remove(0))
+    }
+
+    /// Ends the test as skipped unless the first device has these capabilities.
+    pub fn need(&self, capabilities: Capabilities) -> Result<()> {
+        let device = self.device()?;
+        let has = device.open()?.attributes().capabilities;
+        if has.contains(capabilities) {
+            return Ok(());
+        }
+        let name = device.name();
+        Err(skip(format!(
+            "{name} lacks {capabilities:?}, it has {has:?}"
+        )))
+    }
+
+    /// Ends the test as skipped where the first device drops what it sends to itself, as some
+    /// instance types do. Found out by trying, once per process.
+    pub fn need_loopback(&self) -> Result<()> {
+        static WORKS: OnceLock<bool> = OnceLock::new();
+        if soft::soft_efa_dir().is_some() {
+            // Known from the profile, and an error in it must not look like a property.
+            let options = self.soft_efa()?.unwrap_or_default();
+            return match options.profile {
+                Some(name) if !name.profile().loopback => {
+                    Err(skip(format!("{name} drops what it sends to itself")))
+                }
+                _ => Ok(()),
+            };
+        }
+        if *WORKS.get_or_init(|| verbs::loopback_works(self).unwrap_or(false)) {
+            return Ok(());
+        }
+        let name = self.device()?.name().to_owned();
+        Err(skip(format!("{name} drops what it sends to itself")))
     }
 
     /// Ends the test as skipped unless `program` can be run.
