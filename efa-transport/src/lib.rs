@@ -5,6 +5,7 @@ pub mod address;
 pub mod advice;
 pub mod handshake;
 mod hex;
+pub mod registration_cache;
 pub mod remote;
 
 pub use hex::HexError;

@@ -395,8 +395,9 @@ fn frames_left_over_from_earlier_handshakes_and_dead_incarnations_do_no_harm() {
         }
         let old = recording(seed ^ 0xffff, before);
         assert!(old.len() >= 4);
+        // Nothing is lost for good, so that only the old frames could do harm.
         let faults = Faults {
-            loss: random.below(40),
+            loss: 0,
             duplicate: 20,
             delay_ms: 50,
             damage: 0,
