@@ -88,8 +88,9 @@ impl CompletionChannel {
         self.0.raw.as_ptr()
     }
 
-    /// Takes and acknowledges the events that are there; returns how many.
-    pub(crate) fn drain(&self) -> Result<usize> {
+    /// Takes and acknowledges the events that are there, telling `noted` the queue of each; returns
+    /// how many.
+    pub(crate) fn drain(&self, mut noted: impl FnMut(*mut sys::ibv_cq)) -> Result<usize> {
         let mut events = 0;
         loop {
             let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
@@ -109,6 +110,7 @@ impl CompletionChannel {
             // SAFETY: an event names a live completion queue: its destruction waits until each event
             // that was handed out is acknowledged, which happens here, once.
             unsafe { sys::ibv_ack_cq_events(cq, 1) };
+            noted(cq);
             events += 1;
         }
     }

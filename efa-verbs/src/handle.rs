@@ -9,6 +9,7 @@ use std::sync::Arc;
 use efa_sys as sys;
 
 use crate::context::PORT;
+use crate::direct::Peer;
 use crate::domain::ProtectionDomain;
 use crate::error::{Error, Result};
 use crate::gid::Gid;
@@ -138,6 +139,18 @@ pub struct Destination {
     pub(crate) queue_pair: u32,
     pub(crate) queue_key: u32,
     pub(crate) number: u16,
+}
+
+impl Destination {
+    /// What the direct path puts into an entry. EFA's queue pair numbers have 16 bits.
+    #[inline]
+    pub(crate) fn peer(&self) -> Peer {
+        Peer {
+            handle: self.number,
+            queue_pair: self.queue_pair as u16,
+            queue_key: self.queue_key,
+        }
+    }
 }
 
 // SAFETY: the pointer is only followed by the unsafe posting functions, whose caller vouches for

@@ -108,6 +108,9 @@ pub enum Refused {
     /// Inline data of more bytes than an entry holds.
     #[error("inline data is limited to 32 bytes")]
     InlineTooLong,
+    /// A send of more buffers than an entry holds.
+    #[error("a send is limited to 2 buffers")]
+    TooManyBuffers,
 }
 
 impl RingMemory {

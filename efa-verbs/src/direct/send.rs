@@ -36,6 +36,8 @@ const ONE_BUFFER: u64 = 1 << 48;
 const LOCAL_KEY: u32 = 0x00ff_ffff;
 /// Bytes of inline data in an entry.
 const INLINE_MOST: usize = 32;
+/// Buffers of a send in an entry.
+const BUFFERS_MOST: usize = 2;
 
 /// Where a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +177,31 @@ impl SendRing {
     ) {
         let data = [buffer(length, local_key), local, 0, 0];
         self.push(wr_id, peer, SEND | ONE_BUFFER, immediate, data);
+    }
+
+    /// Pushes a send whose bytes come from up to two places: length, local key and address of each.
+    ///
+    /// # Safety
+    ///
+    /// As for [`push_write`](Self::push_write), for each place.
+    #[inline]
+    pub unsafe fn push_send_list(
+        &mut self,
+        wr_id: u64,
+        peer: Peer,
+        immediate: Option<u32>,
+        places: impl ExactSizeIterator<Item = (u32, u32, u64)>,
+    ) {
+        let count = places.len();
+        if count > BUFFERS_MOST {
+            self.refuse(Refused::TooManyBuffers);
+            return;
+        }
+        let mut data = [0; 4];
+        for (words, (length, key, local)) in data.chunks_exact_mut(2).zip(places) {
+            words.copy_from_slice(&[buffer(length, key), local]);
+        }
+        self.push(wr_id, peer, SEND | (count as u64) << 48, immediate, data);
     }
 
     /// Pushes a send whose bytes, at most 32, are copied now.

@@ -5,6 +5,7 @@
 //! down to writing out of bounds. With queues that die with their queue pair, none can be stale.
 
 mod config;
+mod rings;
 mod session;
 mod state;
 
@@ -21,12 +22,15 @@ pub use state::{DEFAULT_QUEUE_KEY, QpState};
 
 use crate::attributes::Capabilities;
 use crate::channel::CompletionChannel;
-use crate::completion::{RecvCompletion, SendCompletion};
+use crate::completion::{Received, RecvCompletion, SendCompletion, VendorStatus};
 use crate::context::Context;
+use crate::direct;
 use crate::domain::ProtectionDomain;
 use crate::error::{Error, Feature, Limit, Result};
+use crate::gid::Gid;
 use crate::queue::{CompletionQueue, QueueConfig};
 use crate::thread_domain::ThreadDomain;
+use rings::{Rings, Source};
 use session::SendEntry;
 
 /// The C queue pair, destroyed on drop: first of all that a [`QueuePair`] owns.
@@ -57,6 +61,8 @@ pub struct QueuePair {
     // domain and the channel, all before the protection domain.
     raw: Raw,
     send: SendEntry,
+    /// The direct path. Its pointers are into what the queue pair and the completion queues mapped.
+    rings: Option<Rings>,
     send_cq: CompletionQueue,
     /// `None`: nothing can be received, and the send queue's serves as the other one.
     recv_cq: Option<CompletionQueue>,
@@ -68,6 +74,7 @@ pub struct QueuePair {
     recv_capacity: u32,
     operations: Operations,
     max_inline: u32,
+    max_send_sge: u32,
     state: QpState,
     /// Something was posted since it was made.
     used: bool,
@@ -102,6 +109,23 @@ impl Drop for QueuePair {
 impl QueuePair {
     pub(crate) fn create(domain: ProtectionDomain, config: &QueuePairConfig) -> Result<Self> {
         check(domain.context(), config)?;
+        let mut send_entries = config.send_depth.next_power_of_two();
+        loop {
+            let pair = Self::create_with(domain.clone(), config, send_entries)?;
+            // Some devices have a minimum depth, which only the made queue pair tells. A completion
+            // queue must have room for every request.
+            if pair.send_capacity <= pair.send_cq.entries {
+                return pair.choose_path(config);
+            }
+            send_entries = pair.send_capacity;
+        }
+    }
+
+    fn create_with(
+        domain: ProtectionDomain,
+        config: &QueuePairConfig,
+        send_entries: u32,
+    ) -> Result<Self> {
         let context = domain.context().clone();
         let channel = if config.completion_channel {
             Some(CompletionChannel::create(context.clone())?)
@@ -122,7 +146,6 @@ impl QueuePair {
             channel: channel.as_ref(),
             domain: thread_domain.as_ref(),
         };
-        let send_entries = config.send_depth.next_power_of_two();
         let send_cq = CompletionQueue::create(&context, &queue(send_entries, false))?;
         let recv_cq = if receives {
             let entries = config
@@ -176,16 +199,13 @@ impl QueuePair {
         let send = SendEntry::fetch(raw.0, config.operations)?;
         // SAFETY: the queue pair is alive.
         let number = unsafe { sys::qp_num(raw.0.as_ptr()) };
-        let mut pair = Self {
+        Ok(Self {
             raw,
             send,
-            // Never more than the completion queue can take.
-            send_capacity: attr
-                .cap
-                .max_send_wr
-                .max(config.send_depth)
-                .min(send_cq.entries),
+            rings: None,
+            send_capacity: attr.cap.max_send_wr.max(config.send_depth),
             recv_capacity: match &recv_cq {
+                // Never more than the completion queue can take.
                 Some(cq) if config.recv_depth > 0 => {
                     attr.cap.max_recv_wr.max(config.recv_depth).min(cq.entries)
                 }
@@ -199,32 +219,52 @@ impl QueuePair {
             number,
             operations: config.operations,
             max_inline: config.max_inline,
+            max_send_sge: config.max_send_sge,
             state: QpState::Reset,
             used: false,
-        };
-        pair.choose_path(config.path)?;
-        tracing::debug!(
-            queue_pair = number,
-            device = pair.domain.context().device_name(),
-            send = pair.send_capacity,
-            recv = pair.recv_capacity,
-            operations = ?pair.operations,
-            lockless = pair.is_lockless(),
-            path = ?pair.path(),
-            "queue pair made"
-        );
-        Ok(pair)
+        })
     }
 
-    fn choose_path(&mut self, wanted: DataPath) -> Result<()> {
-        match wanted {
-            DataPath::Auto | DataPath::Libefa => Ok(()),
-            DataPath::Direct => Err(Error::Unsupported {
-                device: self.domain.context().device_name().to_owned(),
-                feature: Feature::DirectPath,
-                advice: Some("use DataPath::Auto or DataPath::Libefa"),
-            }),
+    /// Takes the rings over where that is wanted and possible.
+    fn choose_path(mut self, config: &QueuePairConfig) -> Result<Self> {
+        if config.path != DataPath::Libefa {
+            let source = Source {
+                qp: self.raw(),
+                number: self.number,
+                send_cq: &self.send_cq,
+                recv_cq: self.recv_cq.as_ref(),
+                channel: self.channel.is_some(),
+                source_gid: config.source_gid,
+            };
+            // SAFETY: queue pair and completion queues were made just now, belong together, and are
+            // dropped with the rings. With `rings` set, every function below uses those.
+            match unsafe { Rings::take_over(&source) } {
+                Ok(rings) => self.rings = Some(rings),
+                Err(why) if config.path == DataPath::Direct => {
+                    tracing::debug!(queue_pair = self.number, %why, "no direct path");
+                    return Err(Error::Unsupported {
+                        device: self.domain.context().device_name().to_owned(),
+                        feature: Feature::DirectPath,
+                        advice: Some(
+                            "it needs rdma-core 59 (60 with a completion channel) and 64-byte send \
+                             entries; use DataPath::Auto to go without",
+                        ),
+                    });
+                }
+                Err(why) => tracing::debug!(queue_pair = self.number, %why, "no direct path"),
+            }
         }
+        tracing::debug!(
+            queue_pair = self.number,
+            device = self.domain.context().device_name(),
+            send = self.send_capacity,
+            recv = self.recv_capacity,
+            operations = ?self.operations,
+            lockless = self.is_lockless(),
+            path = ?self.path(),
+            "queue pair made"
+        );
+        Ok(self)
     }
 
     /// The number by which peers address it; 16 bits on EFA.
@@ -266,7 +306,10 @@ impl QueuePair {
     /// How requests are posted and completions polled: [`DataPath::Libefa`] or
     /// [`DataPath::Direct`].
     pub fn path(&self) -> DataPath {
-        DataPath::Libefa
+        match self.rings {
+            Some(_) => DataPath::Direct,
+            None => DataPath::Libefa,
+        }
     }
 
     /// Whether libefa's locks are off.
@@ -284,10 +327,26 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::Verb`] when libefa cannot poll. What it calls stale completions is skipped.
+    /// [`Error::SessionOpen`] during a session (libefa would wait for the session's lock forever);
+    /// [`Error::Verb`] when libefa cannot poll. Completions of nothing that is in flight are skipped.
     #[inline]
     pub fn poll_send(&mut self, out: &mut [SendCompletion]) -> Result<usize> {
-        self.send_cq.poll_send(out)
+        if self.session_is_open() {
+            return Err(self.session_open());
+        }
+        let Some(rings) = &mut self.rings else {
+            return self.send_cq.poll_send(out);
+        };
+        let most = out.len();
+        let mut slots = out.iter_mut();
+        Ok(rings
+            .sent
+            .poll_send(&mut rings.send, most, |wr_id, status| {
+                if let Some(slot) = slots.next() {
+                    let status = VendorStatus(status.into());
+                    *slot = SendCompletion { wr_id, status };
+                }
+            }))
     }
 
     /// Takes completions of receives, at most as many as `out` is long; returns how many. They come
@@ -295,13 +354,26 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// As for [`QueuePair::poll_send`].
+    /// [`Error::Verb`] when libefa cannot poll.
     #[inline]
     pub fn poll_recv(&mut self, out: &mut [RecvCompletion]) -> Result<usize> {
-        match &mut self.recv_cq {
-            Some(cq) => cq.poll_recv(out),
-            None => Ok(0),
-        }
+        let Some(rings) = &mut self.rings else {
+            return match &mut self.recv_cq {
+                Some(cq) => cq.poll_recv(out),
+                None => Ok(0),
+            };
+        };
+        let source_gid = rings.source_gid;
+        let Some((recv, received)) = &mut rings.recv else {
+            return Ok(0);
+        };
+        let most = out.len();
+        let mut slots = out.iter_mut();
+        Ok(received.poll_receive(recv, most, |found| {
+            if let Some(slot) = slots.next() {
+                *slot = received_completion(found, source_gid);
+            }
+        }))
     }
 
     /// Asks for an event on the channel at the next completion. To wait: arm, poll once more (a
@@ -317,6 +389,13 @@ impl QueuePair {
                 reason: "the queue pair was created without one".into(),
             });
         }
+        if let Some(rings) = &mut self.rings {
+            rings.sent.arm();
+            if let Some((_, received)) = &mut rings.recv {
+                received.arm();
+            }
+            return Ok(());
+        }
         self.send_cq.arm()?;
         self.recv_cq.as_mut().map_or(Ok(()), CompletionQueue::arm)
     }
@@ -327,13 +406,31 @@ impl QueuePair {
     ///
     /// [`Error::Verb`] when the channel cannot be read.
     pub fn take_events(&mut self) -> Result<usize> {
-        self.channel
-            .as_ref()
-            .map_or(Ok(0), CompletionChannel::drain)
+        let Some(channel) = &self.channel else {
+            return Ok(0);
+        };
+        let send_cq = self.send_cq.raw_cq();
+        let rings = &mut self.rings;
+        channel.drain(|cq| {
+            // libefa counts events for itself; whoever rings the doorbells must as well.
+            if let Some(rings) = rings {
+                match &mut rings.recv {
+                    Some((_, received)) if cq != send_cq => received.event_taken(),
+                    _ => rings.sent.event_taken(),
+                }
+            }
+        })
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
         self.raw.0.as_ptr()
+    }
+
+    #[cold]
+    fn session_open(&self) -> Error {
+        Error::SessionOpen {
+            queue_pair: self.number,
+        }
     }
 
     fn describe(&self) -> String {
@@ -342,6 +439,25 @@ impl QueuePair {
             self.number,
             self.domain.context().device_name()
         )
+    }
+}
+
+#[inline]
+fn received_completion(found: direct::Received, source_gid: bool) -> RecvCompletion {
+    RecvCompletion {
+        wr_id: found.wr_id,
+        status: VendorStatus(found.status.into()),
+        byte_len: found.length,
+        received: if found.write {
+            Received::WriteWithImmediate
+        } else {
+            Received::Send
+        },
+        unsolicited: found.unsolicited,
+        immediate: found.immediate,
+        src_qp: found.source.into(),
+        src_handle: found.handle,
+        src_gid: (source_gid && found.handle.is_none()).then_some(Gid(found.gid)),
     }
 }
 

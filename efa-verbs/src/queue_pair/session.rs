@@ -4,7 +4,8 @@
 //! built one after the other, and `wr_complete` hands all of them to the device with one doorbell
 //! (per `max_batch`), or none. The entry points are fetched once, when the queue pair is made: a
 //! request is three indirect calls and two stores, what the inline functions of `verbs.h` compile
-//! to. Nothing here allocates, locks or looks anything up.
+//! to. Nothing here allocates, locks or looks anything up. On the direct path ([`crate::direct`]) the
+//! same functions fill the queue's entries themselves.
 
 use std::io;
 use std::mem;
@@ -13,7 +14,8 @@ use std::ptr::{self, NonNull};
 use efa_sys as sys;
 
 use super::{Operation, Operations, QpState, QueuePair};
-use crate::error::{Error, Result};
+use crate::direct::Refused;
+use crate::error::{Error, Limit, Result};
 use crate::handle::Destination;
 use crate::region::Sge;
 
@@ -56,8 +58,17 @@ pub(super) struct SendEntry {
     write_imm: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32)>,
     post_recv: sys::PostRecv,
     open: bool,
-    /// An operation was pushed that the queue pair was not created for; the session fails.
-    refused: Option<Operation>,
+    /// Something was pushed that cannot be; the session fails.
+    refused: Option<Refusal>,
+}
+
+/// What cannot be pushed.
+#[derive(Clone, Copy)]
+pub(super) enum Refusal {
+    /// An operation that the queue pair was not created for.
+    Operation(Operation),
+    /// More of something than the queue pair was created with.
+    Limit(Limit, usize, u32),
 }
 
 impl SendEntry {
@@ -144,7 +155,13 @@ impl SendEntry {
 
     #[cold]
     fn refuse(&mut self, operation: Operation) {
-        self.refused.get_or_insert(operation);
+        self.refused.get_or_insert(Refusal::Operation(operation));
+    }
+
+    #[cold]
+    fn refuse_limit(&mut self, what: Limit, wanted: usize, limit: u32) {
+        self.refused
+            .get_or_insert(Refusal::Limit(what, wanted, limit));
     }
 
     /// # Safety
@@ -195,11 +212,13 @@ impl QueuePair {
                 queue_pair: self.number,
             });
         }
-        // SAFETY: the queue pair is alive, its lock free, since no session is open. `wr_flags`
-        // points into it and is read by the operations' entry points.
-        unsafe {
-            (self.send.start)(self.send.qp);
-            *self.send.wr_flags = sys::IBV_SEND_SIGNALED;
+        if self.rings.is_none() {
+            // SAFETY: the queue pair is alive, its lock free, since no session is open. `wr_flags`
+            // points into it and is read by the operations' entry points.
+            unsafe {
+                (self.send.start)(self.send.qp);
+                *self.send.wr_flags = sys::IBV_SEND_SIGNALED;
+            }
         }
         self.send.open = true;
         self.used = true;
@@ -230,6 +249,16 @@ impl QueuePair {
         let Some(write) = self.send.write else {
             return self.send.refuse(Operation::Write);
         };
+        if let Some(rings) = &mut self.rings {
+            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+            // SAFETY: the caller's promise.
+            unsafe {
+                rings
+                    .send
+                    .push_write(wr_id, to.peer(), None, local.length, there, here);
+            }
+            return;
+        }
         // SAFETY: a session is open, so the entry points may be used; `wr_id` points into the queue
         // pair.
         unsafe {
@@ -257,6 +286,16 @@ impl QueuePair {
         let Some(write) = self.send.write_imm else {
             return self.send.refuse(Operation::WriteWithImmediate);
         };
+        if let Some(rings) = &mut self.rings {
+            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+            // SAFETY: the caller's promise.
+            unsafe {
+                rings
+                    .send
+                    .push_write(wr_id, to.peer(), Some(immediate), local.length, there, here);
+            }
+            return;
+        }
         // SAFETY: as for `push_write`.
         unsafe {
             *self.send.wr_id = wr_id;
@@ -282,6 +321,16 @@ impl QueuePair {
         let Some(read) = self.send.read else {
             return self.send.refuse(Operation::Read);
         };
+        if let Some(rings) = &mut self.rings {
+            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+            // SAFETY: the caller's promise.
+            unsafe {
+                rings
+                    .send
+                    .push_read(wr_id, to.peer(), local.length, there, here);
+            }
+            return;
+        }
         // SAFETY: as for `push_write`.
         unsafe {
             *self.send.wr_id = wr_id;
@@ -300,6 +349,16 @@ impl QueuePair {
         let Some(send) = self.send.send else {
             return self.send.refuse(Operation::Send);
         };
+        if let Some(rings) = &mut self.rings {
+            let here = (local.lkey, local.addr);
+            // SAFETY: the caller's promise.
+            unsafe {
+                rings
+                    .send
+                    .push_send(wr_id, to.peer(), None, local.length, here);
+            }
+            return;
+        }
         // SAFETY: as for `push_write`.
         unsafe {
             *self.send.wr_id = wr_id;
@@ -324,6 +383,16 @@ impl QueuePair {
         let Some(send) = self.send.send_imm else {
             return self.send.refuse(Operation::SendWithImmediate);
         };
+        if let Some(rings) = &mut self.rings {
+            let here = (local.lkey, local.addr);
+            // SAFETY: the caller's promise.
+            unsafe {
+                rings
+                    .send
+                    .push_send(wr_id, to.peer(), Some(immediate), local.length, here);
+            }
+            return;
+        }
         // SAFETY: as for `push_write`.
         unsafe {
             *self.send.wr_id = wr_id;
@@ -346,12 +415,27 @@ impl QueuePair {
         local: &[Sge],
         immediate: Option<u32>,
     ) {
+        if !self.may_send(immediate) {
+            return;
+        }
+        if local.len() > self.max_send_sge as usize {
+            let limit = self.max_send_sge;
+            return self.send.refuse_limit(Limit::SendSge, local.len(), limit);
+        }
+        if let Some(rings) = &mut self.rings {
+            let places = local.iter().map(|sge| (sge.length, sge.lkey, sge.addr));
+            // SAFETY: the caller's promise.
+            unsafe {
+                rings
+                    .send
+                    .push_send_list(wr_id, to.peer(), immediate, places);
+            }
+            return;
+        }
         // SAFETY: as for `push_write`; the list has the layout of `ibv_sge` and is copied by the
         // call.
         unsafe {
-            if !self.begin_send(wr_id, immediate) {
-                return;
-            }
+            self.begin_send(wr_id, immediate);
             (self.send.set_sge_list)(self.send.qp, local.len(), local.as_ptr().cast());
             (self.send.set_addr)(self.send.qp, to.ah, to.queue_pair, to.queue_key);
         }
@@ -372,39 +456,58 @@ impl QueuePair {
         bytes: &[u8],
         immediate: Option<u32>,
     ) {
+        if !self.may_send(immediate) {
+            return;
+        }
+        if bytes.len() > self.max_inline as usize {
+            let limit = self.max_inline;
+            return self
+                .send
+                .refuse_limit(Limit::InlineData, bytes.len(), limit);
+        }
+        if let Some(rings) = &mut self.rings {
+            rings
+                .send
+                .push_send_inline(wr_id, to.peer(), immediate, bytes);
+            return;
+        }
         // SAFETY: as for `push_write`; the bytes are copied by the call, which does not write them.
         unsafe {
-            if !self.begin_send(wr_id, immediate) {
-                return;
-            }
+            self.begin_send(wr_id, immediate);
             let bytes_ptr = bytes.as_ptr().cast_mut().cast();
             (self.send.set_inline)(self.send.qp, bytes_ptr, bytes.len());
             (self.send.set_addr)(self.send.qp, to.ah, to.queue_pair, to.queue_key);
         }
     }
 
+    /// Whether the queue pair was created for such a send; if not, the session fails.
+    #[inline]
+    fn may_send(&mut self, immediate: Option<u32>) -> bool {
+        let (enabled, operation) = match immediate {
+            None => (self.send.send.is_some(), Operation::Send),
+            Some(_) => (self.send.send_imm.is_some(), Operation::SendWithImmediate),
+        };
+        if !enabled {
+            self.send.refuse(operation);
+        }
+        enabled
+    }
+
     /// # Safety
     ///
-    /// A session is open.
+    /// A session is open on the path through libefa.
     #[inline]
-    unsafe fn begin_send(&mut self, wr_id: u64, immediate: Option<u32>) -> bool {
+    unsafe fn begin_send(&mut self, wr_id: u64, immediate: Option<u32>) {
         // SAFETY: as for `push_write`.
         unsafe {
             *self.send.wr_id = wr_id;
             match (immediate, self.send.send, self.send.send_imm) {
                 (None, Some(send), _) => send(self.send.qp),
                 (Some(immediate), _, Some(send)) => send(self.send.qp, immediate.to_be()),
-                (None, ..) => {
-                    self.send.refuse(Operation::Send);
-                    return false;
-                }
-                (Some(_), ..) => {
-                    self.send.refuse(Operation::SendWithImmediate);
-                    return false;
-                }
+                // Ruled out by `may_send`.
+                _ => {}
             }
         }
-        true
     }
 
     /// Posts the session's requests, all or none, and closes it.
@@ -426,6 +529,12 @@ impl QueuePair {
             return Err(self.abort_refused());
         }
         self.send.open = false;
+        if let Some(rings) = &mut self.rings {
+            return match rings.send.commit() {
+                Ok(()) => Ok(()),
+                Err(why) => Err(self.refused_by_ring(why)),
+            };
+        }
         // SAFETY: a session is open. The call closes it and frees the lock in every case.
         match unsafe { (self.send.complete)(self.send.qp) } {
             0 => Ok(()),
@@ -438,6 +547,9 @@ impl QueuePair {
     pub fn session_abort(&mut self) {
         if mem::take(&mut self.send.open) {
             self.send.refused = None;
+            if let Some(rings) = &mut self.rings {
+                return rings.send.abort();
+            }
             // SAFETY: a session is open; the call rolls its requests back and frees the lock.
             unsafe { (self.send.abort)(self.send.qp) };
         }
@@ -466,6 +578,10 @@ impl QueuePair {
             return Err((0, self.no_receives()));
         }
         self.used = true;
+        if self.rings.is_some() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_recv_direct(requests) };
+        }
         let mut posted = 0;
         for chunk in requests.chunks(RECV_CHUNK) {
             // SAFETY: the caller's promise, for each request of the chunk.
@@ -475,6 +591,39 @@ impl QueuePair {
             }
         }
         Ok(posted)
+    }
+
+    /// # Safety
+    ///
+    /// As for [`QueuePair::post_recv`].
+    #[inline]
+    unsafe fn post_recv_direct(
+        &mut self,
+        requests: &[ReceiveRequest],
+    ) -> std::result::Result<usize, (usize, Error)> {
+        let capacity = self.recv_capacity;
+        let Some((ring, _)) = self.rings.as_mut().and_then(|rings| rings.recv.as_mut()) else {
+            return Err((0, self.no_receives()));
+        };
+        // The ring may have room for more buffers than the completion queue for completions.
+        let room = capacity.saturating_sub(ring.in_flight()) as usize;
+        let mut posted = 0;
+        for request in requests.iter().take(room) {
+            let Sge { addr, length, lkey } = request.buffer;
+            // SAFETY: the caller's promise.
+            if unsafe { ring.push(request.wr_id, length, (lkey, addr)) }.is_err() {
+                break;
+            }
+            posted += 1;
+        }
+        if posted > 0 {
+            ring.announce();
+        }
+        if posted == requests.len() {
+            Ok(posted)
+        } else {
+            Err((posted, self.not_received(libc::ENOMEM)))
+        }
     }
 
     /// Posts a few receives with one call, that is, one doorbell. Returns how many were posted and
@@ -533,15 +682,34 @@ impl QueuePair {
 
     #[cold]
     fn abort_refused(&mut self) -> Error {
-        let operation = self.send.refused;
+        let refused = self.send.refused;
         self.session_abort();
-        match operation {
-            Some(operation) => Error::OperationNotEnabled {
+        match refused {
+            Some(Refusal::Operation(operation)) => Error::OperationNotEnabled {
                 queue_pair: self.number,
                 operation,
             },
+            Some(Refusal::Limit(what, requested, limit)) => Error::LimitExceeded {
+                device: self.describe(),
+                what,
+                requested: requested as u64,
+                limit: limit.into(),
+            },
             None => Error::NoSession {
                 queue_pair: self.number,
+            },
+        }
+    }
+
+    #[cold]
+    fn refused_by_ring(&self, why: Refused) -> Error {
+        match why {
+            Refused::Full => Error::SendQueueFull {
+                capacity: self.send_capacity,
+            },
+            why => Error::InvalidArgument {
+                what: "request",
+                reason: why.to_string(),
             },
         }
     }
