@@ -222,6 +222,11 @@ impl Context {
         ProtectionDomain::alloc(self.clone())
     }
 
+    /// The C object, for calls that this crate does not make. It stays open as long as `self` lives.
+    pub fn as_raw(&self) -> *mut sys::ibv_context {
+        self.raw()
+    }
+
     pub(crate) fn raw(&self) -> *mut sys::ibv_context {
         self.0.raw.0.as_ptr()
     }

@@ -156,6 +156,11 @@ impl ProtectionDomain {
         QueuePair::create(self.clone(), config)
     }
 
+    /// The C object, for calls that this crate does not make. It lives as long as `self`.
+    pub fn as_raw(&self) -> *mut sys::ibv_pd {
+        self.raw()
+    }
+
     pub(crate) fn raw(&self) -> *mut sys::ibv_pd {
         self.0.raw.as_ptr()
     }

@@ -17,7 +17,7 @@
 //!   cache level.
 //! - **One flush and one doorbell per batch**, and one more after each `max_batch` entries, since the
 //!   device can hold no more that were not announced.
-//! - **Request ids are our own** ([`ids`]): the 16 bits of an entry hold a slot and a generation.
+//! - **Request ids are our own** (`ids`): the 16 bits of an entry hold a slot and a generation.
 //!   A completion is believed only if the queue pair's number, the kind of queue and the whole id
 //!   agree with a request that is in flight; otherwise it is counted as stale and skipped. The slot
 //!   is found by a mask, so no id reaches beyond the table.

@@ -235,6 +235,7 @@ impl QueuePair {
                 recv_cq: self.recv_cq.as_ref(),
                 channel: self.channel.is_some(),
                 source_gid: config.source_gid,
+                part: self.domain.context().attributes().vendor_part_id,
             };
             // SAFETY: queue pair and completion queues were made just now, belong together, and are
             // dropped with the rings. With `rings` set, every function below uses those.
@@ -422,6 +423,12 @@ impl QueuePair {
         })
     }
 
+    /// The C object, for calls that this crate does not make. Posting or polling through it would
+    /// upset the bookkeeping of either path.
+    pub fn as_raw(&self) -> *mut sys::ibv_qp {
+        self.raw()
+    }
+
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
         self.raw.0.as_ptr()
     }
@@ -457,7 +464,8 @@ fn received_completion(found: direct::Received, source_gid: bool) -> RecvComplet
         immediate: found.immediate,
         src_qp: found.source.into(),
         src_handle: found.handle,
-        src_gid: (source_gid && found.handle.is_none()).then_some(Gid(found.gid)),
+        src_gid: (source_gid && found.handle.is_none() && found.gid != [0; 16])
+            .then_some(Gid(found.gid)),
     }
 }
 

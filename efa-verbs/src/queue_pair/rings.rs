@@ -8,6 +8,10 @@ use efa_sys as sys;
 use crate::direct::{CompletionRing, ReceiveRing, RingMemory, SendRing, Unusable};
 use crate::queue::CompletionQueue;
 
+/// The first generation of devices spreads a completion queue over several rings, of which
+/// efadv_query_cq describes one.
+const SEVERAL_RINGS: u32 = 0xefa0;
+
 /// A queue pair's rings. While they exist, nothing is posted or polled through libefa.
 pub(super) struct Rings {
     pub(super) send: SendRing,
@@ -27,6 +31,8 @@ pub(super) enum NoRings {
     Query(&'static str, io::Error),
     #[error("with a completion channel it needs rdma-core 60")]
     Channel,
+    #[error("devices with PCI id 0xefa0 spread completions over several rings")]
+    SeveralRings,
     #[error(transparent)]
     Ring(#[from] Unusable),
 }
@@ -39,6 +45,8 @@ pub(super) struct Source<'a> {
     pub(super) recv_cq: Option<&'a CompletionQueue>,
     pub(super) channel: bool,
     pub(super) source_gid: bool,
+    /// PCI id of the device.
+    pub(super) part: u32,
 }
 
 impl Rings {
@@ -49,6 +57,9 @@ impl Rings {
     /// The queue pair and its completion queues are new and outlive the result, and nothing is posted
     /// or polled through libefa.
     pub(super) unsafe fn take_over(source: &Source<'_>) -> Result<Self, NoRings> {
+        if source.part == SEVERAL_RINGS {
+            return Err(NoRings::SeveralRings);
+        }
         let optional = sys::optional();
         let (Some(query_qp), Some(query_cq)) =
             (optional.efadv_query_qp_wqs, optional.efadv_query_cq)
