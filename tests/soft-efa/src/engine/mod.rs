@@ -9,17 +9,22 @@
 //! Errors of the object calls are `errno` values, since that is what the kernel interface above
 //! reports.
 
-#![allow(dead_code, unused_imports)]
-
 mod ah;
+mod bits;
 mod counters;
 mod cq;
 mod entry;
 mod faults;
+mod flow;
+mod inbox;
 mod memory;
+mod message;
 mod net;
 mod nic;
+mod outbox;
 mod qp;
+mod requester;
+mod responder;
 mod ring;
 mod thread;
 mod wire;
@@ -316,3 +321,6 @@ impl Drop for Engine {
 
 /// Keeps something alive for as long as a memory region refers to it.
 pub type Owner = Box<dyn Any + Send>;
+
+#[cfg(test)]
+mod tests;

@@ -205,6 +205,39 @@ impl Socket {
     }
 }
 
+/// The longest datagram that gets from `ip` to `peer` in one piece; where the way knows larger
+/// ones than UDP, a round number below UDP's limit.
+pub(super) fn datagram_limit(ip: Ipv4Addr, peer: Ipv4Addr) -> usize {
+    const ROUND: usize = 60 << 10;
+    const HEADERS: usize = super::wire::HEADER + super::wire::DATA_HEADER;
+    // What Ethernet carries.
+    const FALLBACK: usize = 1472;
+    let mtu = path_mtu(ip, peer).unwrap_or(0);
+    match mtu.saturating_sub(28) {
+        0..1000 => FALLBACK,
+        limit => limit.min(ROUND + HEADERS),
+    }
+}
+
+fn path_mtu(ip: Ipv4Addr, peer: Ipv4Addr) -> io::Result<usize> {
+    let socket = std::net::UdpSocket::bind((ip, 0))?;
+    // The discard port: nothing is sent.
+    socket.connect((peer, 9))?;
+    let mut mtu: libc::c_int = 0;
+    let mut len = mem::size_of_val(&mtu) as libc::socklen_t;
+    // SAFETY: `mtu` has room for the `len` bytes.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MTU,
+            (&raw mut mtu).cast(),
+            &mut len,
+        )
+    })?;
+    Ok(usize::try_from(mtu).unwrap_or(0))
+}
+
 /// A report from a socket's error queue.
 pub(super) struct Refusal {
     /// The peer that has no such port; `None` if the report was about something else.

@@ -11,6 +11,7 @@ use super::counters::Counters;
 use super::cq::CompletionQueue;
 use super::entry::Completion;
 use super::faults::{Draw, FaultPlan, Verb};
+use super::inbox::Inbox;
 use super::memory::{MrSpec, Regions, UserMemory};
 use super::net::{Knocker, Poller};
 use super::qp::QueuePair;
@@ -122,6 +123,7 @@ pub(super) struct Nic {
     /// When the slow engine may fetch the next request.
     next_fetch: Instant,
     ready: Vec<u16>,
+    inbox: Inbox,
 }
 
 impl Nic {
@@ -161,6 +163,7 @@ impl Nic {
             allocations: [0; 6],
             next_fetch: now,
             ready: Vec::new(),
+            inbox: Inbox::new(),
         })
     }
 
@@ -348,7 +351,7 @@ impl Nic {
         self.env.poller.ready(&mut ready);
         for number in &ready {
             if let Some(qp) = self.qps.get_mut(number) {
-                work += qp.receive(&mut self.env, now);
+                work += qp.receive(&mut self.env, &mut self.inbox, now);
             }
         }
         self.ready = ready;

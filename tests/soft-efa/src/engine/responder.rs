@@ -1,0 +1,1025 @@
+//! The responding half of a queue pair: packets of peers, what they may do, and the answers.
+//!
+//! For each peer there is a window over its messages: what is done, what has arrived in part, what
+//! is yet unseen. A packet that was seen before changes nothing, which is what makes delivery
+//! at-most-once, and nothing lands after the requester was told that its message is done.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use super::bits::Bits;
+use super::entry::{Completion, Op, Source, Status};
+use super::faults::Draw;
+use super::memory::{Access, Span, slice_spans};
+use super::net;
+use super::nic::{Env, trace};
+use super::outbox::{Outbox, Payload, Tag};
+use super::qp::Core;
+use super::requester::Requester;
+use super::ring::{Receive, RecvRing};
+use super::wire::{Data, DataKind, Frame, Header};
+use crate::gid::gid_of;
+
+/// Messages that a peer can have outstanding at once; far more than a send queue holds.
+const WINDOW: u32 = 1 << 17;
+/// Bytes in front of what a UD queue pair receives.
+const UD_PREFIX: usize = 40;
+
+enum Slot {
+    Unseen,
+    Partial(Box<Partial>),
+    Done(u8),
+}
+
+struct Partial {
+    kind: DataKind,
+    packets: u32,
+    total: u32,
+    got: Bits,
+    left: u32,
+    receive: Option<Receive>,
+    moved: Instant,
+}
+
+struct Acknowledgement {
+    seq: u32,
+    /// Which 64 packets of the message.
+    word: u32,
+    attempt: u16,
+}
+
+/// From one peer to a queue pair of ours.
+struct Inflow {
+    source: u64,
+    /// Incarnations of this peer's number that are over.
+    retired: [u64; 4],
+    base: u32,
+    slots: VecDeque<Slot>,
+    latest: (u32, u32),
+    echo: u32,
+    limit: usize,
+    acks: Vec<Acknowledgement>,
+    not_ready: Vec<(u32, u16)>,
+    dirty: bool,
+}
+
+struct ReadReply {
+    peer: SocketAddrV4,
+    data: Data,
+}
+
+/// What to do with the payload of a packet.
+#[derive(Debug)]
+pub(super) enum Landing {
+    /// Nothing.
+    Drop,
+    /// It belongs into the spans; then comes `landed`.
+    Land,
+}
+
+/// The receiving side of a queue pair.
+#[derive(Default)]
+pub(super) struct Responder {
+    flows: HashMap<SocketAddrV4, Inflow>,
+    dirty: Vec<SocketAddrV4>,
+    reads: Vec<ReadReply>,
+    /// Receives whose message was given up by its sender.
+    returned: VecDeque<Receive>,
+    partials: usize,
+    next_sweep: Option<Instant>,
+    /// The receive for the packet that is landing, if that is a whole message.
+    landing: Option<Receive>,
+    questions: u64,
+    spans: Vec<Span>,
+}
+
+/// a − b on the circle of sequence numbers.
+fn distance(a: u32, b: u32) -> i32 {
+    a.wrapping_sub(b) as i32
+}
+
+impl Inflow {
+    fn slot(&self, seq: u32) -> &Slot {
+        self.slots
+            .get(seq.wrapping_sub(self.base) as usize)
+            .unwrap_or(&Slot::Unseen)
+    }
+
+    fn slot_mut(&mut self, seq: u32) -> &mut Slot {
+        let index = seq.wrapping_sub(self.base) as usize;
+        while self.slots.len() <= index {
+            self.slots.push_back(Slot::Unseen);
+        }
+        &mut self.slots[index]
+    }
+}
+
+impl Responder {
+    fn mark_dirty(dirty: &mut Vec<SocketAddrV4>, flow: &mut Inflow, peer: SocketAddrV4) {
+        if !flow.dirty {
+            flow.dirty = true;
+            dirty.push(peer);
+        }
+    }
+
+    /// Makes the window of a peer, or moves it on. Incarnations that are over change nothing.
+    fn open(&mut self, env: &mut Env, peer: SocketAddrV4, header: &Header) {
+        let fresh = |retired| Inflow {
+            source: header.source,
+            retired,
+            base: header.lowest,
+            slots: VecDeque::new(),
+            latest: (header.lowest, 0),
+            echo: 0,
+            limit: 0,
+            acks: Vec::new(),
+            not_ready: Vec::new(),
+            dirty: false,
+        };
+        let known = self
+            .flows
+            .get(&peer)
+            .map(|flow| (flow.source, flow.retired));
+        match known {
+            None => {
+                let mut flow = fresh([0; 4]);
+                flow.limit = net::datagram_limit(env.ip, *peer.ip());
+                self.flows.insert(peer, flow);
+            }
+            Some((source, _)) if source == header.source => {}
+            Some((_, retired)) if retired.contains(&header.source) => {
+                env.counters.datagrams_wrong_incarnation += 1;
+                return;
+            }
+            Some((source, [a, b, c, _])) => {
+                // The peer's number has a new owner.
+                let mut flow = fresh([source, a, b, c]);
+                if let Some(old) = self.flows.remove(&peer) {
+                    flow.limit = old.limit;
+                    self.abandon(old.slots.into_iter());
+                }
+                self.flows.insert(peer, flow);
+            }
+        }
+        let mut gone = Vec::new();
+        let Some(flow) = self.flows.get_mut(&peer) else {
+            return;
+        };
+        let ahead = distance(header.lowest, flow.base);
+        if ahead > 0 {
+            let drop = (ahead as usize).min(flow.slots.len());
+            gone.extend(flow.slots.drain(..drop));
+            flow.base = header.lowest;
+        }
+        flow.echo = header.stamp;
+        self.abandon(gone.into_iter());
+    }
+
+    /// Messages that will not be completed give their receives back.
+    fn abandon(&mut self, slots: impl Iterator<Item = Slot>) {
+        for slot in slots {
+            if let Slot::Partial(partial) = slot {
+                self.partials -= 1;
+                self.returned.extend(partial.receive);
+            }
+        }
+    }
+
+    /// A packet of a requester. For [`Landing::Land`], `spans` says where its payload belongs.
+    #[expect(clippy::too_many_arguments, reason = "a packet has that much context")]
+    pub(super) fn arrive(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        receives: &mut RecvRing,
+        peer: SocketAddrV4,
+        header: &Header,
+        data: &Data,
+        spans: &mut Vec<Span>,
+        now: Instant,
+    ) -> Landing {
+        env.counters.packets_received += 1;
+        if data.qkey != core.qkey {
+            env.counters.packets_wrong_qkey += 1;
+            trace!(
+                env,
+                "qp {}: packet of {peer} dropped: queue key {:#x} ≠ {:#x}",
+                core.number,
+                data.qkey,
+                core.qkey
+            );
+            return Landing::Drop;
+        }
+        if data.kind == DataKind::Datagram {
+            return self.arrive_datagram(env, core, receives, data, spans);
+        }
+        self.open(env, peer, header);
+        let Some(flow) = self
+            .flows
+            .get_mut(&peer)
+            .filter(|f| f.source == header.source)
+        else {
+            return Landing::Drop;
+        };
+        let ahead = distance(data.seq, flow.base);
+        if ahead < 0 {
+            env.counters.packets_stale += 1;
+            return Landing::Drop;
+        }
+        if ahead as u32 >= WINDOW {
+            env.counters.datagrams_malformed += 1;
+            return Landing::Drop;
+        }
+        let place = (data.seq, data.packet);
+        let order = distance(place.0, flow.latest.0)
+            .cmp(&0)
+            .then(place.1.cmp(&flow.latest.1));
+        if order.is_gt() {
+            flow.latest = place;
+        } else if order.is_lt() && data.attempt == 0 {
+            env.counters.packets_out_of_order += 1;
+        }
+        if data.kind == DataKind::ReadRequest {
+            return self.arrive_read(env, core, peer, data);
+        }
+        let answer = Acknowledgement {
+            seq: data.seq,
+            word: data.packet / 64,
+            attempt: data.attempt,
+        };
+        match flow.slot(data.seq) {
+            Slot::Done(_) => {
+                env.counters.packets_repeated += 1;
+                flow.acks.push(answer);
+                Self::mark_dirty(&mut self.dirty, flow, peer);
+                return Landing::Drop;
+            }
+            Slot::Partial(partial) => {
+                let same = partial.packets == data.packets
+                    && partial.total == data.total
+                    && partial.kind == data.kind;
+                if !same {
+                    env.counters.datagrams_malformed += 1;
+                    return Landing::Drop;
+                }
+                if partial.got.has(data.packet) {
+                    env.counters.packets_repeated += 1;
+                    flow.acks.push(answer);
+                    Self::mark_dirty(&mut self.dirty, flow, peer);
+                    return Landing::Drop;
+                }
+            }
+            Slot::Unseen => {
+                let receive = match self.admit(env, core, receives, peer, data) {
+                    Ok(receive) => receive,
+                    Err(()) => return Landing::Drop,
+                };
+                if data.packets == 1 {
+                    self.landing = receive;
+                } else if let Some(flow) = self.flows.get_mut(&peer) {
+                    self.partials += 1;
+                    *flow.slot_mut(data.seq) = Slot::Partial(Box::new(Partial {
+                        kind: data.kind,
+                        packets: data.packets,
+                        total: data.total,
+                        got: Bits::new(data.packets),
+                        left: data.packets,
+                        receive,
+                        moved: now,
+                    }));
+                }
+            }
+        }
+        if self.place(env, core, peer, data, spans) {
+            Landing::Land
+        } else {
+            self.landed(env, core, peer, data, false, now);
+            Landing::Drop
+        }
+    }
+
+    /// Ends a message that never began.
+    fn reject(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        peer: SocketAddrV4,
+        data: &Data,
+        status: Status,
+        why: &str,
+    ) {
+        trace!(
+            env,
+            "qp {}: message {} of {peer} ({:?}, {} B) refused with {} ({}): {why}",
+            core.number,
+            data.seq,
+            data.kind,
+            data.total,
+            status.0,
+            status.text()
+        );
+        self.done(peer, data.seq, data.attempt, status);
+    }
+
+    fn done(&mut self, peer: SocketAddrV4, seq: u32, attempt: u16, status: Status) {
+        if let Some(flow) = self.flows.get_mut(&peer) {
+            *flow.slot_mut(seq) = Slot::Done(status.0);
+            flow.acks.push(Acknowledgement {
+                seq,
+                word: 0,
+                attempt,
+            });
+            Self::mark_dirty(&mut self.dirty, flow, peer);
+        }
+    }
+
+    /// Why a peer may not use RDMA on this memory, if so.
+    fn forbidden(
+        env: &Env,
+        core: &Core,
+        peer: SocketAddrV4,
+        data: &Data,
+    ) -> Option<(Status, &'static str)> {
+        let (able, access) = match data.kind {
+            DataKind::ReadRequest => (env.profile.rdma_read, Access::REMOTE_READ),
+            _ => (env.profile.rdma_write, Access::REMOTE_WRITE),
+        };
+        if !able {
+            return Some((
+                Status::REMOTE_FEATURE_MISMATCH,
+                "this device has no such operation",
+            ));
+        }
+        if env.handles.known(core.pd, *peer.ip()).is_none() {
+            let why = "there is no address handle for the requester";
+            return Some((Status::REMOTE_UNKNOWN_PEER, why));
+        }
+        let total = u64::from(data.total);
+        if env
+            .regions
+            .translate(data.rkey, core.pd, data.address, total, access)
+            .is_none()
+        {
+            let why = "the rkey does not allow this operation on this range";
+            return Some((Status::REMOTE_BAD_ADDRESS, why));
+        }
+        None
+    }
+
+    /// Decides about a message by its first packet to arrive, and takes a receive if it needs one.
+    fn admit(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        receives: &mut RecvRing,
+        peer: SocketAddrV4,
+        data: &Data,
+    ) -> Result<Option<Receive>, ()> {
+        if data.kind == DataKind::Write {
+            if let Some((status, why)) = Self::forbidden(env, core, peer, data) {
+                self.reject(env, core, peer, data, status, why);
+                return Err(());
+            }
+            if data.has_imm && data.unsolicited != core.unsolicited {
+                let why = "only one side has unsolicited write receives";
+                self.reject(env, core, peer, data, Status::REMOTE_FEATURE_MISMATCH, why);
+                return Err(());
+            }
+            if !data.has_imm || core.unsolicited {
+                return Ok(None);
+            }
+        }
+        let Some(receive) = self.take_receive(env, core, receives, data.seq) else {
+            env.counters.rnr_sent += 1;
+            trace!(
+                env,
+                "qp {}: message {} of {peer}: no receive is posted", core.number, data.seq
+            );
+            if let Some(flow) = self.flows.get_mut(&peer) {
+                flow.not_ready.push((data.seq, data.round));
+                Self::mark_dirty(&mut self.dirty, flow, peer);
+            }
+            return Err(());
+        };
+        if let Some(defect) = receive.defect {
+            self.fail_receive(env, core, &receive, peer, data, Status::QP_INTERNAL_ERROR);
+            self.reject(env, core, peer, data, Status::REMOTE_BAD_STATUS, defect);
+            return Err(());
+        }
+        if data.kind == DataKind::Send && u64::from(data.total) > receive.room() {
+            self.fail_receive(env, core, &receive, peer, data, Status::BAD_LENGTH);
+            let why = "the posted receive is shorter";
+            self.reject(env, core, peer, data, Status::REMOTE_BAD_LENGTH, why);
+            return Err(());
+        }
+        Ok(Some(receive))
+    }
+
+    fn take_receive(
+        &mut self,
+        env: &Env,
+        core: &Core,
+        receives: &mut RecvRing,
+        seq: u32,
+    ) -> Option<Receive> {
+        self.questions += 1;
+        let draw = Draw {
+            seed: env.seed,
+            sender: core.index,
+            message: self.questions,
+            packet: seq,
+            attempt: 0,
+        };
+        if env.faults.receiver_not_ready(draw, self.questions) {
+            return None;
+        }
+        self.returned.pop_front().or_else(|| receives.fetch())
+    }
+
+    fn source(env: &Env, core: &Core, peer: SocketAddrV4) -> Source {
+        Source {
+            ah: env.handles.known(core.pd, *peer.ip()),
+            qpn: peer.port(),
+            gid: gid_of(*peer.ip()),
+        }
+    }
+
+    fn complete(
+        env: &mut Env,
+        core: &Core,
+        receive: Option<&Receive>,
+        peer: SocketAddrV4,
+        data: &Data,
+        len: u32,
+        status: Status,
+    ) {
+        let op = match data.kind {
+            DataKind::Write => Op::Write,
+            _ => Op::Send,
+        };
+        let completion = Completion::Recv {
+            qpn: core.number,
+            req_id: receive.map(|r| r.req_id),
+            op,
+            status,
+            len,
+            imm: data.has_imm.then_some(data.imm),
+            source: Self::source(env, core, peer),
+        };
+        let draw = Draw {
+            seed: env.seed,
+            sender: core.index,
+            message: u64::from(data.seq),
+            packet: 0,
+            attempt: 0,
+        };
+        trace!(
+            env,
+            "qp {}: {:?} of {len} B of {peer} completes here with {} ({})",
+            core.number,
+            data.kind,
+            status.0,
+            status.text()
+        );
+        env.complete(core.recv_cq, completion, 0, draw.salted(101), None);
+    }
+
+    /// A posted receive ends in an error of its own.
+    fn fail_receive(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        receive: &Receive,
+        peer: SocketAddrV4,
+        data: &Data,
+        status: Status,
+    ) {
+        Self::complete(env, core, Some(receive), peer, data, 0, status);
+    }
+
+    /// Where a packet's payload belongs. False if that isn't registered (any more).
+    fn place(
+        &self,
+        env: &Env,
+        core: &Core,
+        peer: SocketAddrV4,
+        data: &Data,
+        out: &mut Vec<Span>,
+    ) -> bool {
+        out.clear();
+        if data.kind == DataKind::Write {
+            let place = env.regions.translate(
+                data.rkey,
+                core.pd,
+                data.address.wrapping_add(u64::from(data.offset)),
+                u64::from(data.len),
+                Access::REMOTE_WRITE,
+            );
+            out.extend(place.map(|address| Span {
+                address,
+                len: data.len as usize,
+            }));
+            return place.is_some();
+        }
+        let receive =
+            self.landing
+                .as_ref()
+                .or_else(|| match self.flows.get(&peer)?.slot(data.seq) {
+                    Slot::Partial(partial) => partial.receive.as_ref(),
+                    _ => None,
+                });
+        let Some(receive) = receive else {
+            return false;
+        };
+        Self::receive_spans(
+            env,
+            core,
+            receive,
+            data.offset as usize,
+            data.len as usize,
+            out,
+        )
+    }
+
+    fn receive_spans(
+        env: &Env,
+        core: &Core,
+        receive: &Receive,
+        offset: usize,
+        len: usize,
+        out: &mut Vec<Span>,
+    ) -> bool {
+        let mut all = Vec::with_capacity(receive.sge_count);
+        let mut needed = offset + len;
+        for sge in &receive.sges[..receive.sge_count] {
+            let used = (sge.len as usize).min(needed);
+            needed -= used;
+            if used == 0 {
+                continue;
+            }
+            let place = env.regions.translate(
+                sge.lkey,
+                core.pd,
+                sge.address,
+                u64::from(sge.len),
+                Access::LOCAL_WRITE,
+            );
+            let Some(address) = place else {
+                return false;
+            };
+            all.push(Span { address, len: used });
+        }
+        slice_spans(&all, offset, len, out);
+        true
+    }
+
+    /// The payload of a packet has landed, or could not.
+    pub(super) fn landed(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        peer: SocketAddrV4,
+        data: &Data,
+        fine: bool,
+        now: Instant,
+    ) {
+        if data.kind == DataKind::Datagram {
+            self.landed_datagram(env, core, peer, data, fine);
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(&peer) else {
+            return;
+        };
+        let whole = data.packets == 1;
+        let mut finished = whole || !fine;
+        if let Slot::Partial(partial) = flow.slot_mut(data.seq) {
+            if fine && partial.got.set(data.packet) {
+                partial.left -= 1;
+                partial.moved = now;
+                env.counters.bytes_received += u64::from(data.len);
+            }
+            finished |= partial.left == 0;
+        } else if fine {
+            env.counters.bytes_received += u64::from(data.len);
+        }
+        if !finished {
+            flow.acks.push(Acknowledgement {
+                seq: data.seq,
+                word: data.packet / 64,
+                attempt: data.attempt,
+            });
+            Self::mark_dirty(&mut self.dirty, flow, peer);
+            return;
+        }
+        let receive = if whole {
+            self.landing.take()
+        } else {
+            match std::mem::replace(flow.slot_mut(data.seq), Slot::Unseen) {
+                Slot::Partial(partial) => {
+                    self.partials -= 1;
+                    partial.receive
+                }
+                _ => None,
+            }
+        };
+        if !fine {
+            let (remote, local, why) = match data.kind {
+                DataKind::Write => (
+                    Status::REMOTE_BAD_ADDRESS,
+                    Status::INVALID_LKEY,
+                    "the memory behind the rkey is gone",
+                ),
+                _ => (
+                    Status::REMOTE_BAD_STATUS,
+                    Status::INVALID_LKEY,
+                    "the posted receive's memory is not registered",
+                ),
+            };
+            if let Some(receive) = &receive {
+                self.fail_receive(env, core, receive, peer, data, local);
+            }
+            self.reject(env, core, peer, data, remote, why);
+            return;
+        }
+        if data.kind == DataKind::Send || data.has_imm {
+            Self::complete(
+                env,
+                core,
+                receive.as_ref(),
+                peer,
+                data,
+                data.total,
+                Status::OK,
+            );
+        }
+        self.done(peer, data.seq, data.attempt, Status::OK);
+    }
+
+    fn arrive_datagram(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        receives: &mut RecvRing,
+        data: &Data,
+        spans: &mut Vec<Span>,
+    ) -> Landing {
+        let Some(receive) = self.take_receive(env, core, receives, data.seq) else {
+            trace!(
+                env,
+                "qp {}: datagram dropped: no receive is posted", core.number
+            );
+            return Landing::Drop;
+        };
+        let needed = UD_PREFIX + data.total as usize;
+        spans.clear();
+        let fits = receive.defect.is_none()
+            && receive.room() >= needed as u64
+            && Self::receive_spans(env, core, &receive, UD_PREFIX, data.len as usize, spans);
+        if !fits {
+            trace!(
+                env,
+                "qp {}: datagram dropped: the receive is unfit", core.number
+            );
+            self.returned.push_front(receive);
+            return Landing::Drop;
+        }
+        self.landing = Some(receive);
+        Landing::Land
+    }
+
+    fn landed_datagram(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        peer: SocketAddrV4,
+        data: &Data,
+        fine: bool,
+    ) {
+        let Some(receive) = self.landing.take() else {
+            return;
+        };
+        let mut spans = std::mem::take(&mut self.spans);
+        spans.clear();
+        let prefix = ud_prefix(gid_of(*peer.ip()), gid_of(env.ip), data.total);
+        let fine = fine
+            && Self::receive_spans(env, core, &receive, 0, UD_PREFIX, &mut spans)
+            && env.memory.write(&prefix, &spans).is_ok();
+        self.spans = spans;
+        if !fine {
+            self.fail_receive(env, core, &receive, peer, data, Status::INVALID_LKEY);
+            return;
+        }
+        env.counters.bytes_received += u64::from(data.len);
+        let len = data.total + UD_PREFIX as u32;
+        Self::complete(env, core, Some(&receive), peer, data, len, Status::OK);
+    }
+
+    fn arrive_read(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        peer: SocketAddrV4,
+        data: &Data,
+    ) -> Landing {
+        if let Some((status, why)) = Self::forbidden(env, core, peer, data) {
+            self.reject(env, core, peer, data, status, why);
+        } else {
+            self.reads.push(ReadReply { peer, data: *data });
+        }
+        Landing::Drop
+    }
+
+    /// Puts the answers into the outbox. Returns how many data packets were among them.
+    pub(super) fn transmit(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        outbox: &mut Outbox,
+        now: Instant,
+    ) -> usize {
+        self.sweep(env, core, now);
+        let work = self.reads.len();
+        for reply in std::mem::take(&mut self.reads) {
+            self.answer_read(env, core, outbox, &reply, now);
+        }
+        for peer in std::mem::take(&mut self.dirty) {
+            if let Some(flow) = self.flows.get_mut(&peer) {
+                flow.dirty = false;
+                Self::answer(env, core, flow, peer, outbox, now);
+            }
+        }
+        work
+    }
+
+    fn header(core: &Core, flow: &Inflow, stamp: u32) -> Header {
+        Header {
+            source: core.nonce,
+            dest: flow.source,
+            lowest: 0,
+            stamp,
+            echo: flow.echo,
+        }
+    }
+
+    fn answer(
+        env: &mut Env,
+        core: &Core,
+        flow: &mut Inflow,
+        peer: SocketAddrV4,
+        outbox: &mut Outbox,
+        now: Instant,
+    ) {
+        let header = Self::header(core, flow, env.stamp(now));
+        let cut = Requester::cut(env, *peer.ip());
+        let mut acks = std::mem::take(&mut flow.acks);
+        acks.sort_by_key(|ack| (ack.seq, ack.word));
+        acks.dedup_by_key(|ack| (ack.seq, ack.word));
+        let mut last_done = None;
+        for ack in &acks {
+            let frame = match flow.slot(ack.seq) {
+                Slot::Done(_) if last_done == Some(ack.seq) => continue,
+                Slot::Done(status) => {
+                    last_done = Some(ack.seq);
+                    Frame::Done {
+                        seq: ack.seq,
+                        status: *status,
+                    }
+                }
+                Slot::Partial(partial) => Frame::Ack {
+                    seq: ack.seq,
+                    base: ack.word * 64,
+                    bits: partial.got.word(ack.word),
+                },
+                Slot::Unseen => continue,
+            };
+            Self::push_answer(
+                env, core, flow.limit, peer, &header, &frame, ack, cut, outbox,
+            );
+        }
+        acks.clear();
+        flow.acks = acks;
+        for (seq, round) in std::mem::take(&mut flow.not_ready) {
+            let ack = Acknowledgement {
+                seq,
+                word: 0,
+                attempt: round,
+            };
+            let frame = Frame::NotReady { seq, round };
+            Self::push_answer(
+                env, core, flow.limit, peer, &header, &frame, &ack, cut, outbox,
+            );
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an answer has that much context")]
+    fn push_answer(
+        env: &mut Env,
+        core: &Core,
+        limit: usize,
+        peer: SocketAddrV4,
+        header: &Header,
+        frame: &Frame,
+        ack: &Acknowledgement,
+        cut: bool,
+        outbox: &mut Outbox,
+    ) {
+        let draw = Draw {
+            seed: env.seed,
+            sender: core.index,
+            message: u64::from(ack.seq),
+            packet: ack.word,
+            attempt: u32::from(ack.attempt),
+        };
+        if cut {
+            env.counters.packets_cut += 1;
+        } else if env.faults.answer_lost(draw) {
+            env.counters.packets_lost += 1;
+        } else {
+            env.counters.acks_sent += 1;
+            outbox.push_plain(&env.memory, peer, limit, header, frame);
+        }
+    }
+
+    fn answer_read(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        outbox: &mut Outbox,
+        reply: &ReadReply,
+        now: Instant,
+    ) {
+        let ReadReply { peer, data } = reply;
+        let Some(flow) = self.flows.get(peer) else {
+            return;
+        };
+        let draw = Draw {
+            seed: env.seed,
+            sender: core.index,
+            message: u64::from(data.seq) | 1 << 40,
+            packet: data.packet,
+            attempt: u32::from(data.attempt),
+        };
+        if Requester::cut(env, *peer.ip()) {
+            env.counters.packets_cut += 1;
+            return;
+        }
+        let fate = env.faults.packet(draw, u64::from(data.seq));
+        if fate.lost {
+            env.counters.packets_lost += 1;
+            return;
+        }
+        let place = env.regions.translate(
+            data.rkey,
+            core.pd,
+            data.address.wrapping_add(u64::from(data.offset)),
+            u64::from(data.len),
+            Access::REMOTE_READ,
+        );
+        let header = Self::header(core, flow, env.stamp(now));
+        let limit = flow.limit;
+        let frame = Frame::Data(Data {
+            kind: DataKind::ReadResponse,
+            ..*data
+        });
+        let tag = Some(Tag::Response {
+            peer: *peer,
+            seq: data.seq,
+        });
+        let mut sent = place.is_some();
+        if let Some(address) = place {
+            let span = [Span {
+                address,
+                len: data.len as usize,
+            }];
+            for copy in 0..1 + u32::from(fate.duplicated) {
+                let limit = if copy > 0 { 0 } else { limit };
+                let pushed = if fate.corrupted && data.len > 0 {
+                    let mut bytes = vec![0; data.len as usize];
+                    let read = env.memory.read(&span, &mut bytes);
+                    bytes[data.len as usize / 2] ^= 0x55;
+                    env.counters.packets_corrupted += 1;
+                    read.and_then(|()| {
+                        let payload = Payload::Bytes(&bytes);
+                        outbox.push(&env.memory, *peer, limit, &header, &frame, payload, tag)
+                    })
+                } else {
+                    let payload = Payload::Spans(&span);
+                    outbox.push(&env.memory, *peer, limit, &header, &frame, payload, tag)
+                };
+                sent &= pushed.is_ok();
+                env.counters.packets_sent += 1;
+                env.counters.bytes_sent += u64::from(data.len);
+            }
+            env.counters.packets_duplicated += u64::from(fate.duplicated);
+        }
+        if !sent {
+            let why = "the memory behind the rkey is gone";
+            self.reject(env, core, *peer, data, Status::REMOTE_BAD_ADDRESS, why);
+        }
+    }
+
+    /// The answer to a read could not be gathered: the memory is gone.
+    pub(super) fn unreadable(&mut self, env: &Env, core: &Core, peer: SocketAddrV4, seq: u32) {
+        trace!(env, "qp {}: memory that {peer} reads is gone", core.number);
+        self.done(peer, seq, 0, Status::REMOTE_BAD_ADDRESS);
+    }
+
+    /// Gives up messages whose sender has vanished in their middle.
+    fn sweep(&mut self, env: &Env, core: &Core, now: Instant) {
+        if self.partials == 0 || self.next_sweep.is_some_and(|next| now < next) {
+            return;
+        }
+        let patience = env.faults.timeout() * 2;
+        self.next_sweep = Some(now + (patience / 4).max(Duration::from_millis(1)));
+        for (peer, flow) in &mut self.flows {
+            for slot in &mut flow.slots {
+                let vanished = matches!(slot, Slot::Partial(partial)
+                    if now.saturating_duration_since(partial.moved) > patience);
+                if vanished {
+                    let old = std::mem::replace(slot, Slot::Done(Status::REMOTE_ABORT.0));
+                    if let Slot::Partial(partial) = old {
+                        trace!(
+                            env,
+                            "qp {}: a message of {peer} stopped in its middle", core.number
+                        );
+                        self.partials -= 1;
+                        self.returned.extend(partial.receive);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The queue pair stops receiving: messages that have arrived in part are reset, posted
+    /// receives are flushed.
+    pub(super) fn flush(&mut self, env: &mut Env, core: &Core, receives: &mut RecvRing) {
+        for (peer, flow) in &mut self.flows {
+            let mut slots = std::mem::take(&mut flow.slots);
+            for (slot, i) in slots.iter_mut().zip(0u32..) {
+                if !matches!(slot, Slot::Partial(_)) {
+                    continue;
+                }
+                let old = std::mem::replace(slot, Slot::Done(Status::REMOTE_ABORT.0));
+                if let Slot::Partial(partial) = old {
+                    self.partials -= 1;
+                    self.returned.extend(partial.receive);
+                }
+                flow.acks.push(Acknowledgement {
+                    seq: flow.base.wrapping_add(i),
+                    word: 0,
+                    attempt: 0,
+                });
+                Self::mark_dirty(&mut self.dirty, flow, *peer);
+            }
+            flow.slots = slots;
+        }
+        self.reads.clear();
+        self.flush_receives(env, core, receives);
+    }
+
+    /// Flushes posted receives.
+    pub(super) fn flush_receives(
+        &mut self,
+        env: &mut Env,
+        core: &Core,
+        receives: &mut RecvRing,
+    ) -> usize {
+        let mut flushed = 0;
+        while let Some(receive) = self.returned.pop_front().or_else(|| receives.fetch()) {
+            flushed += 1;
+            let completion = Completion::Recv {
+                qpn: core.number,
+                req_id: Some(receive.req_id),
+                op: Op::Send,
+                status: Status::FLUSHED,
+                len: 0,
+                imm: None,
+                source: Source {
+                    ah: None,
+                    qpn: 0,
+                    gid: [0; 16],
+                },
+            };
+            env.complete(core.recv_cq, completion, 0, 0, None);
+        }
+        flushed
+    }
+
+    /// Forgets everything.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// What stands in front of a datagram's bytes: in the place of a global route header.
+fn ud_prefix(source: [u8; 16], dest: [u8; 16], len: u32) -> [u8; UD_PREFIX] {
+    let mut prefix = [0; UD_PREFIX];
+    prefix[0] = 0x60;
+    prefix[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+    prefix[6] = 0x1b;
+    prefix[7] = 0xff;
+    prefix[8..24].copy_from_slice(&source);
+    prefix[24..40].copy_from_slice(&dest);
+    prefix
+}
