@@ -55,13 +55,13 @@ impl Footprint {
         self.files.values().sum()
     }
 
-    /// All mappings of files and devices. Anonymous memory is left out: the allocator may grow
+    /// The mappings of files and devices. Anonymous memory is left out: the allocator may grow
     /// its arenas whenever it likes.
-    pub fn file_mappings(&self) -> usize {
+    pub fn mapped_files(&self) -> BTreeMap<&str, usize> {
         self.mappings
             .iter()
             .filter(|(path, _)| path.starts_with('/'))
-            .map(|(_, count)| count)
-            .sum()
+            .map(|(path, count)| (path.as_str(), *count))
+            .collect()
     }
 }

@@ -43,6 +43,6 @@ pub use fds::{Footprint, footprint};
 pub use rng::Rng;
 pub use setup::{Setup, alone, here, run, under};
 pub use skips::{Skip, skip};
-pub use soft::{preload_library, soft_efa_dir};
+pub use soft::{preload_library, soft_efa_dir, take_off};
 pub use test::{Counters, Test};
 pub use verbs::{Address, Node, Remote};

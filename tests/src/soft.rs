@@ -45,3 +45,21 @@ pub(crate) fn own_options() -> Option<Result<Options>> {
     let text = std::env::var(soft_efa::launch::OPTIONS_VAR).unwrap_or_default();
     Some(text.parse().context("the options of soft-efa"))
 }
+
+/// Takes `command` off soft-efa: for compilers and other programs that need no device.
+pub fn take_off(command: &mut Command) {
+    if let Ok(list) = std::env::var("LD_PRELOAD") {
+        let rest: Vec<_> = list
+            .split([':', ' '])
+            .filter(|entry| !entry.ends_with(LIBRARY) && !entry.is_empty())
+            .collect();
+        if rest.is_empty() {
+            command.env_remove("LD_PRELOAD");
+        } else {
+            command.env("LD_PRELOAD", rest.join(":"));
+        }
+    }
+    for name in [DIR_VAR, soft_efa::launch::OPTIONS_VAR, "SYSFS_PATH"] {
+        command.env_remove(name);
+    }
+}

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
@@ -93,6 +94,18 @@ impl Test {
         let mut command = child::again(self.name, role)?;
         command.env(INDEX_VAR, index.to_string());
         Process::start_role(role, &mut command, Vec::new())
+    }
+
+    /// The same, with a command that `change` has changed: its environment, say.
+    pub fn spawn_changed(&self, role: &str, change: impl FnOnce(&mut Command)) -> Result<Process> {
+        let mut command = child::again(self.name, role)?;
+        change(&mut command);
+        Process::start_role(role, &mut command, Vec::new())
+    }
+
+    /// The command that runs this test in `role`, for a program that runs other programs.
+    pub fn command(&self, role: &str) -> Result<Command> {
+        child::again(self.name, role)
     }
 
     /// The number given to [`Test::spawn_index`].
