@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod advice;
+pub mod diagnosis;
 pub mod handshake;
 mod hex;
 pub mod registration_cache;
