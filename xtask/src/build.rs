@@ -38,11 +38,6 @@ pub fn clean(command: &mut Command) {
     }
 }
 
-/// For a command that is this program again: lets it find the workspace as we found it.
-pub fn keep_manifest_dir(command: &mut Command) {
-    command.env("CARGO_MANIFEST_DIR", workspace::root().join("xtask"));
-}
-
 /// A file that cargo made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Artifact {

@@ -9,6 +9,7 @@ mod packages;
 mod passthrough;
 mod process;
 mod rdma_core;
+#[cfg(feature = "regenerate")]
 mod regenerate;
 mod soft_efa;
 mod source;
@@ -74,16 +75,40 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
-        Task::Regenerate(args) => {
-            regenerate::run(&source::tree()?.path, args.check)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Task::Regenerate(args) => regenerate_bindings(&args),
         Task::RdmaCore(args) => show_rdma_core(&args),
         Task::SoftEfa(args) => soft_efa::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Fresh(args) => fresh::run(&args),
         Task::Ci => ci::run(),
     }
+}
+
+#[cfg(feature = "regenerate")]
+fn regenerate_bindings(args: &RegenerateArgs) -> Result<ExitCode> {
+    regenerate::run(&source::tree()?.path, args.check)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds this program again, with the generator in it, and hands over to that.
+#[cfg(not(feature = "regenerate"))]
+fn regenerate_bindings(args: &RegenerateArgs) -> Result<ExitCode> {
+    // Before the build, so that everything that is missing is installed in one place.
+    source::tree()?;
+    let mut command = build::cargo();
+    command.args([
+        "run",
+        "--quiet",
+        "--package",
+        "xtask",
+        "--features",
+        "regenerate",
+    ]);
+    command.args(["--", "regenerate"]);
+    if args.check {
+        command.arg("--check");
+    }
+    Ok(passthrough::end_like(passthrough::run(&mut command)?))
 }
 
 fn show_rdma_core(args: &RdmaCoreArgs) -> Result<ExitCode> {

@@ -12,7 +12,7 @@ use soft_efa::options::Options;
 use super::bounded::{self, Ended};
 use super::{Tally, Times, libtest, stage};
 use crate::build::{self, Artifact};
-use crate::rdma_core::RdmaCore;
+use crate::rdma_core::{self, Choice, RdmaCore};
 use crate::{process, workspace};
 
 /// A program that takes longer than this hangs. The slowest one takes some two minutes.
@@ -23,6 +23,9 @@ const SKIPS_VAR: &str = "EFA_TEST_SKIPS";
 
 /// The packages whose tests use an EFA device.
 const NEED_DEVICE: [&str; 4] = ["efa-sys", "efa-verbs", "efa-transport", "tests"];
+
+/// The packages that are tested with the system's rdma-core as well.
+const ON_SYSTEM: [&str; 2] = ["efa-sys", "efa-verbs"];
 
 /// The test that runs the compiler, which needs no device.
 const COMPILE_FAIL: &str = "compile_fail";
@@ -68,8 +71,34 @@ pub fn on_hardware(rdma_core: &RdmaCore, only: Option<&str>, times: &mut Times) 
     })
 }
 
+/// Runs the tests of the lower crates once more, built against the system's rdma-core. It may be
+/// older than what the crates are mostly used with, and they promise to work with it.
+pub fn on_system(times: &mut Times) -> Result<Tally> {
+    let name = "the system's rdma-core";
+    let mut tally = Tally::default();
+    let Ok(system) = rdma_core::resolve(Choice::System) else {
+        let reason = "its headers are not installed".to_owned();
+        tally.skipped.push((name.to_owned(), reason));
+        return Ok(tally);
+    };
+    let preload = build::preload()?;
+    stage(name, times, || {
+        // A target folder of its own, or each run would build everything twice.
+        let target = workspace::target().join("system-rdma-core");
+        let target = target.to_string_lossy();
+        let mut which = vec!["--target-dir", &*target];
+        for package in ON_SYSTEM {
+            which.extend(["--package", package]);
+        }
+        for program in compile(&system, &which)? {
+            tally.add(run_one(&program, &system, Some(&preload))?);
+        }
+        Ok(tally)
+    })
+}
+
 fn compile(rdma_core: &RdmaCore, which: &[&str]) -> Result<Vec<Artifact>> {
-    let mut arguments = vec!["test", "--no-run"];
+    let mut arguments = vec!["test", "--no-run", "--all-features"];
     arguments.extend(which);
     let made = build::artifacts(Some(rdma_core), &arguments)?;
     let mut programs: Vec<_> = made.into_iter().filter(|made| made.test).collect();
@@ -88,7 +117,10 @@ fn label(program: &Artifact) -> String {
 }
 
 fn run_one(program: &Artifact, rdma_core: &RdmaCore, preload: Option<&Path>) -> Result<Tally> {
-    let name = label(program);
+    let mut name = label(program);
+    if rdma_core.prefix.is_none() {
+        name += &format!(" (the system's rdma-core {})", rdma_core.version);
+    }
     let mut command = Command::new(&program.file);
     command.current_dir(&program.package);
     build::clean(&mut command);
@@ -184,7 +216,13 @@ fn report(name: &str, ended: &Ended, tally: &Tally) {
 pub fn doc_tests(rdma_core: &RdmaCore) -> Tally {
     let name = "doc tests";
     let mut command = build::cargo();
-    command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+    command.args([
+        "test",
+        "--workspace",
+        "--all-features",
+        "--doc",
+        "--no-fail-fast",
+    ]);
     rdma_core.apply(&mut command);
     match bounded::run(name, &mut command, LIMIT) {
         Ok(ended) => {
