@@ -225,6 +225,11 @@ impl Server {
         Ok(Self { listener, path })
     }
 
+    /// The listening descriptor.
+    pub(crate) fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.listener.as_raw_fd()
+    }
+
     /// Where the socket is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -263,7 +268,7 @@ fn serve_client(stream: UnixStream, control: &dyn Control) -> io::Result<()> {
     Ok(())
 }
 
-fn socket_path(dir: &Path, pid: u32) -> PathBuf {
+pub(crate) fn socket_path(dir: &Path, pid: u32) -> PathBuf {
     dir.join(DIR).join(format!("{pid}.sock"))
 }
 

@@ -7,3 +7,4 @@ pub mod launch;
 pub mod options;
 pub mod profile;
 pub mod sysfs;
+pub mod uverbs;

@@ -1,0 +1,219 @@
+//! Which of the program's paths lead to soft-efa.
+//!
+//! libibverbs finds its tree by `SYSFS_PATH`; other programs name `/sys/class/infiniband` and the
+//! like directly, and everybody names `/dev/infiniband`. Both real directories are hidden: a host's
+//! own RDMA devices are not part of the run.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::sysfs::{DEV, OLDER, PCI_ROOT, SYS, UVERBS_BASE_MINOR, UVERBS_MAJOR};
+
+use super::libefa;
+use super::process::{self, RunInfo};
+
+/// Where a path leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Where it says.
+    Real,
+    /// To the file of a device.
+    Device(u32),
+    /// To another path.
+    Other(Vec<u8>),
+}
+
+/// Files whose contents depend on the hardware that a libefa knows.
+const IDENTIFYING: [&[u8]; 4] = [b"modalias", b"device", b"subsystem_device", b"uevent"];
+
+/// Where `path` leads. Cheap for paths that are none of ours.
+pub fn route(path: &[u8]) -> Route {
+    if path.first() != Some(&b'/') {
+        return Route::Real;
+    }
+    let in_sys = path.starts_with(b"/sys/");
+    let in_dev = path.starts_with(b"/dev/");
+    let Some(run) = process::run() else {
+        return Route::Real;
+    };
+    if !in_sys && !in_dev {
+        // The tree itself, named by SYSFS_PATH.
+        return match path.strip_prefix(run.dir.as_os_str().as_bytes()) {
+            Some(rest) if rest.starts_with(b"/sys/") => {
+                for_older(run, path.to_vec()).map_or(Route::Real, Route::Other)
+            }
+            _ => Route::Real,
+        };
+    }
+    let target = if in_dev {
+        route_dev(run, path)
+    } else {
+        route_sys(run, path)
+    };
+    match target {
+        Route::Other(target) => Route::Other(for_older(run, target.clone()).unwrap_or(target)),
+        other => other,
+    }
+}
+
+fn route_dev(run: &RunInfo, path: &[u8]) -> Route {
+    let device = |index: u32| {
+        if index < run.options.devices {
+            Some(Route::Device(index))
+        } else {
+            None
+        }
+    };
+    if let Some(minor) = path.strip_prefix(format!("/dev/char/{UVERBS_MAJOR}:").as_bytes()) {
+        return number(minor)
+            .and_then(|minor| minor.checked_sub(UVERBS_BASE_MINOR))
+            .and_then(device)
+            .unwrap_or(Route::Real);
+    }
+    let Some(rest) = path.strip_prefix(b"/dev/infiniband") else {
+        return Route::Real;
+    };
+    match rest {
+        [] | [b'/', ..] => {
+            let index = rest.strip_prefix(b"/uverbs").and_then(number);
+            index
+                .and_then(device)
+                .unwrap_or_else(|| Route::Other(below(run, DEV, rest)))
+        }
+        _ => Route::Real,
+    }
+}
+
+fn route_sys(run: &RunInfo, path: &[u8]) -> Route {
+    let rest = &path[b"/sys/".len()..];
+    let ours = rest.starts_with(b"class/infiniband")
+        || is_below(rest, PCI_ROOT.as_bytes())
+        || rest.starts_with(b"bus/pci/devices/efa0:")
+        || is_below(rest, b"bus/pci/drivers/efa");
+    if ours {
+        let mut tail = vec![b'/'];
+        tail.extend_from_slice(rest);
+        Route::Other(below(run, SYS, &tail))
+    } else {
+        Route::Real
+    }
+}
+
+fn is_below(path: &[u8], dir: &[u8]) -> bool {
+    path.strip_prefix(dir)
+        .is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+fn below(run: &RunInfo, dir: &str, tail: &[u8]) -> Vec<u8> {
+    let mut target = run.dir.as_os_str().as_bytes().to_vec();
+    target.push(b'/');
+    target.extend_from_slice(dir.as_bytes());
+    target.extend_from_slice(tail);
+    target
+}
+
+/// The path of the file that an older libefa gets to see, if it is about one.
+fn for_older(run: &RunInfo, mut target: Vec<u8>) -> Option<Vec<u8>> {
+    let name = target.rsplit(|byte| *byte == b'/').next()?;
+    if run.options.profile.is_some() || !IDENTIFYING.contains(&name) || !libefa::is_older() {
+        return None;
+    }
+    target.extend_from_slice(OLDER.as_bytes());
+    // `infiniband/efa_0/device` is a link to the PCI device, whose `device` is a file.
+    let exists = std::path::Path::new(std::ffi::OsStr::from_bytes(&target)).is_file();
+    exists.then_some(target)
+}
+
+/// What the program should see in place of `resolved`, which `realpath` made from a path of its
+/// own that was routed elsewhere.
+pub fn unroute(resolved: &[u8]) -> Option<Vec<u8>> {
+    let rest = resolved.strip_prefix(process::run_dir()?.as_os_str().as_bytes())?;
+    let visible = rest.strip_prefix(b"/")?;
+    is_below(visible, SYS.as_bytes()).then(|| rest.to_vec())
+}
+
+fn number(text: &[u8]) -> Option<u32> {
+    // No sign, and no leading zeros.
+    let plain =
+        text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || text.first() != Some(&b'0'));
+    if plain {
+        std::str::from_utf8(text).ok()?.parse().ok()
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    fn run() -> RunInfo {
+        RunInfo {
+            dir: "/tmp/run".into(),
+            options: Options {
+                devices: 2,
+                ..Options::default()
+            },
+        }
+    }
+
+    #[test]
+    fn device_files_are_recognised() {
+        let run = run();
+        assert_eq!(
+            route_dev(&run, b"/dev/infiniband/uverbs1"),
+            Route::Device(1)
+        );
+        assert_eq!(route_dev(&run, b"/dev/char/231:193"), Route::Device(1));
+        assert_eq!(route_dev(&run, b"/dev/char/231:199"), Route::Real);
+        for (path, target) in [
+            ("/dev/infiniband", "/tmp/run/dev/infiniband"),
+            ("/dev/infiniband/uverbs2", "/tmp/run/dev/infiniband/uverbs2"),
+            (
+                "/dev/infiniband/uverbs01",
+                "/tmp/run/dev/infiniband/uverbs01",
+            ),
+            ("/dev/infiniband/rdma_cm", "/tmp/run/dev/infiniband/rdma_cm"),
+        ] {
+            assert_eq!(
+                route_dev(&run, path.as_bytes()),
+                Route::Other(target.into()),
+                "{path}"
+            );
+        }
+        assert_eq!(route_dev(&run, b"/dev/infinibandit"), Route::Real);
+        assert_eq!(route_dev(&run, b"/dev/null"), Route::Real);
+    }
+
+    #[test]
+    fn only_our_part_of_sys_is_replaced() {
+        let run = run();
+        for path in [
+            "class/infiniband",
+            "class/infiniband/efa_0/ports/1/gids/0",
+            "class/infiniband_verbs/abi_version",
+            "devices/pciefa0:00/efa0:01:00.0/numa_node",
+            "bus/pci/devices/efa0:01:00.0/class",
+            "bus/pci/drivers/efa",
+        ] {
+            let expected = Route::Other(format!("/tmp/run/sys/{path}").into_bytes());
+            assert_eq!(
+                route_sys(&run, format!("/sys/{path}").as_bytes()),
+                expected,
+                "{path}"
+            );
+        }
+        for path in [
+            "class/net/eth0",
+            "bus/pci/devices",
+            "bus/pci/devices/0000:00:01.0",
+            "bus/pci/drivers/efax",
+        ] {
+            assert_eq!(
+                route_sys(&run, format!("/sys/{path}").as_bytes()),
+                Route::Real,
+                "{path}"
+            );
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Queue pairs.
+
+use std::os::fd::RawFd;
+
+use crate::engine::{QpChange, QpKind, QpSpec, QpState, Verb};
+
+use super::abi::{
+    EfaCreateQp, EfaCreateQpResp, ModifyQp, QPT_DRIVER, QPT_UD, QpCap, QueryQpResp, efa, qp_mask,
+};
+use super::context::{Context, Object, Qp};
+use super::device::Counted;
+use super::ring::{page_align, page_size};
+use super::transitions::{self, is_permitted};
+
+/// A request for a queue pair, whichever way it came in.
+#[derive(Debug)]
+pub(crate) struct QpRequest {
+    pub(crate) pd: u32,
+    pub(crate) send_cq: u32,
+    pub(crate) recv_cq: u32,
+    pub(crate) qp_type: u8,
+    pub(crate) cap: QpCap,
+    pub(crate) has_srq: bool,
+    /// Creation flags of the kernel's core; EFA has none.
+    pub(crate) create_flags: u32,
+    pub(crate) sq_sig_all: bool,
+    /// What libefa added.
+    pub(crate) driver: Vec<u8>,
+}
+
+/// A queue pair that was made.
+#[derive(Debug)]
+pub(crate) struct QpMade {
+    pub(crate) handle: u32,
+    pub(crate) number: u16,
+    pub(crate) cap: QpCap,
+    pub(crate) driver: EfaCreateQpResp,
+}
+
+/// The place of the receive doorbell in the page that it shares with the send doorbell.
+const RQ_DOORBELL: u64 = 64;
+
+impl Context {
+    /// Makes a queue pair; `fd` is the descriptor through which the program asks.
+    pub(crate) fn create_qp(&self, fd: RawFd, request: QpRequest) -> Result<QpMade, i32> {
+        let (kind, driver) = self.check_qp(&request)?;
+        let sq_bytes = u64::from(driver.sq_ring_size);
+        let rq_bytes = u64::from(driver.rq_ring_size);
+        let sq_entry_size = self.sq_entry_size(&request.cap, driver.sq_ring_size)?;
+        self.allocation(Verb::CreateQp)?;
+
+        let mut objects = self.objects();
+        let domain = objects.pd(request.pd)?.number;
+        // The first ring of a queue takes sends, the last one receives.
+        let send_ring = *objects
+            .cq(request.send_cq)?
+            .rings
+            .first()
+            .ok_or(libc::EINVAL)?;
+        let recv_rings = &objects.cq(request.recv_cq)?.rings;
+        let recv_index = recv_rings.len() - 1;
+        let recv_ring = recv_rings[recv_index];
+
+        let sq_at = page_size();
+        let rq_at = sq_at + page_align(sq_bytes);
+        let memory = self.allocate(fd, rq_at + page_align(rq_bytes))?;
+        let place = |at: u64, bytes: u64| {
+            if bytes == 0 {
+                std::ptr::null_mut()
+            } else {
+                memory.at(at)
+            }
+        };
+        let spec = QpSpec {
+            pd: domain.into(),
+            kind,
+            send_cq: send_ring,
+            recv_cq: recv_ring,
+            sq: place(sq_at, sq_bytes),
+            sq_bytes: driver.sq_ring_size,
+            sq_entry_size,
+            sq_db: memory.at(0).cast(),
+            rq: place(rq_at, rq_bytes),
+            rq_bytes: driver.rq_ring_size,
+            rq_db: memory.at(RQ_DOORBELL).cast(),
+            unsolicited: driver.flags & efa::QP_UNSOLICITED_WRITE_RECV != 0,
+        };
+        // SAFETY: rings and doorbells lie in `memory`, which is kept by the object below until
+        // `destroy` has taken the queue pair from the engine.
+        let number = unsafe { self.device.engine()?.create_qp(spec) }?;
+        let resp = EfaCreateQpResp {
+            rq_db_offset: RQ_DOORBELL as u32,
+            rq_mmap_key: memory.key() + rq_at,
+            rq_mmap_size: page_align(rq_bytes),
+            rq_db_mmap_key: memory.key(),
+            sq_db_mmap_key: memory.key(),
+            llq_desc_mmap_key: memory.key() + sq_at,
+            recv_sub_cq_idx: recv_index as u16,
+            ..EfaCreateQpResp::default()
+        };
+        objects.pd_mut(request.pd)?.users += 1;
+        objects.cq_mut(request.send_cq)?.users += 1;
+        objects.cq_mut(request.recv_cq)?.users += 1;
+        let qp = Qp {
+            pd: request.pd,
+            send_cq: request.send_cq,
+            recv_cq: request.recv_cq,
+            number,
+            kind,
+            state: transitions::RESET,
+            cap: request.cap,
+            sq_sig_all: request.sq_sig_all,
+            _memory: memory,
+            _alive: self.count(Counted::Qp),
+        };
+        let handle = objects.insert(Object::Qp(qp));
+        Ok(QpMade {
+            handle,
+            number,
+            cap: request.cap,
+            driver: resp,
+        })
+    }
+
+    fn check_qp(&self, request: &QpRequest) -> Result<(QpKind, EfaCreateQp), i32> {
+        let profile = self.device.profile();
+        let cap = &request.cap;
+        if cap.max_send_wr > profile.max_sq_wr
+            || cap.max_recv_wr > profile.max_rq_wr
+            || cap.max_send_sge > profile.max_sq_sge.into()
+            || cap.max_recv_sge > profile.max_rq_sge.into()
+            || cap.max_inline_data > profile.inline_buf_size_ex.into()
+        {
+            return Err(libc::EINVAL);
+        }
+        if !matches!(request.qp_type, QPT_DRIVER | QPT_UD)
+            || request.has_srq
+            || request.create_flags != 0
+        {
+            return Err(libc::EOPNOTSUPP);
+        }
+        // A request that ends before the flags is as old as libefa without them.
+        let driver: EfaCreateQp = super::udata::driver_request(&request.driver, 16)?;
+        if driver.comp_mask != 0 || driver.reserved != [0; 5] {
+            return Err(libc::EINVAL);
+        }
+        let supported = if profile.unsolicited_write_recv {
+            efa::QP_UNSOLICITED_WRITE_RECV
+        } else {
+            0
+        };
+        if driver.flags & !supported != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let kind = match (request.qp_type, driver.driver_qp_type) {
+            (QPT_UD, _) => QpKind::Ud,
+            (_, efa::QP_DRIVER_TYPE_SRD) => QpKind::Srd,
+            _ => return Err(libc::EOPNOTSUPP),
+        };
+        // Receive descriptors have 16 bytes, and the device's counters wrap at powers of two.
+        let rq_fits = driver.rq_ring_size == 0
+            || (driver.rq_ring_size.is_multiple_of(16)
+                && driver.rq_ring_size.is_power_of_two()
+                && driver.rq_ring_size / 16 <= 1 << 16);
+        if !rq_fits {
+            Err(libc::EINVAL)
+        } else {
+            Ok((kind, driver))
+        }
+    }
+
+    /// The device is told the ring's bytes and its depth; an entry has 64 or 128 bytes.
+    fn sq_entry_size(&self, cap: &QpCap, ring: u32) -> Result<u32, i32> {
+        let profile = self.device.profile();
+        let depth = cap
+            .max_send_wr
+            .max(u32::from(profile.min_sq_wr))
+            .checked_next_power_of_two();
+        match depth {
+            _ if ring == 0 && cap.max_send_wr == 0 => Ok(64),
+            Some(depth) if ring <= profile.max_llq_size && ring.is_power_of_two() => {
+                match ring / depth {
+                    64 => Ok(64),
+                    128 => Ok(128),
+                    _ => Err(libc::EINVAL),
+                }
+            }
+            _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// Changes a queue pair.
+    pub(crate) fn modify_qp(&self, request: &ModifyQp, driver: &[u8]) -> Result<(), i32> {
+        const SUPPORTED: u32 = qp_mask::STATE
+            | qp_mask::CUR_STATE
+            | qp_mask::EN_SQD_ASYNC_NOTIFY
+            | qp_mask::PKEY_INDEX
+            | qp_mask::PORT
+            | qp_mask::QKEY
+            | qp_mask::SQ_PSN
+            | qp_mask::RNR_RETRY;
+        let mask = request.attr_mask;
+        let has = |bit: u32| mask & bit != 0;
+        let mut objects = self.objects();
+        let qp = objects
+            .qp_mut(request.qp_handle)
+            .map_err(|_| libc::EINVAL)?;
+        if (has(qp_mask::CUR_STATE) && request.cur_qp_state > transitions::ERR)
+            || (has(qp_mask::STATE) && request.qp_state > transitions::ERR)
+        {
+            return Err(libc::EINVAL);
+        }
+        super::udata::must_be_clear(driver)?;
+        if mask & !SUPPORTED != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let from = if has(qp_mask::CUR_STATE) {
+            request.cur_qp_state
+        } else {
+            qp.state
+        };
+        let to = if has(qp_mask::STATE) {
+            request.qp_state
+        } else {
+            from
+        };
+        let srd = qp.kind == QpKind::Srd;
+        if !is_permitted(from, to, mask, srd) {
+            return Err(libc::EINVAL);
+        }
+        if (has(qp_mask::PORT) && request.port_num != 1)
+            || (has(qp_mask::PKEY_INDEX) && request.pkey_index != 0)
+        {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if has(qp_mask::RNR_RETRY) && !self.device.profile().rnr_retry {
+            return Err(libc::EOPNOTSUPP);
+        }
+        // The device compares the stated state with its own.
+        if has(qp_mask::CUR_STATE) && from != qp.state {
+            return Err(libc::EINVAL);
+        }
+        let change = QpChange {
+            state: if has(qp_mask::STATE) {
+                Some(engine_state(to))
+            } else {
+                None
+            },
+            qkey: has(qp_mask::QKEY).then_some(request.qkey),
+            rnr_retry: has(qp_mask::RNR_RETRY).then_some(request.rnr_retry),
+            sq_psn: has(qp_mask::SQ_PSN).then_some(request.sq_psn),
+        };
+        self.device.engine()?.modify_qp(qp.number, change)?;
+        qp.state = to;
+        Ok(())
+    }
+
+    /// Queries a queue pair: only what the driver knows.
+    pub(crate) fn query_qp(&self, handle: u32, mask: u32) -> Result<QueryQpResp, i32> {
+        const SUPPORTED: u32 = qp_mask::STATE
+            | qp_mask::PKEY_INDEX
+            | qp_mask::PORT
+            | qp_mask::QKEY
+            | qp_mask::SQ_PSN
+            | qp_mask::CAP
+            | qp_mask::RNR_RETRY;
+        let objects = self.objects();
+        let qp = objects.qp(handle).map_err(|_| libc::EINVAL)?;
+        if mask & !SUPPORTED != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let now = self
+            .device
+            .engine()?
+            .query_qp(qp.number)
+            .ok_or(libc::EINVAL)?;
+        Ok(QueryQpResp {
+            cap: qp.cap,
+            qkey: now.qkey,
+            sq_psn: now.sq_psn,
+            qp_state: kernel_state(now.state),
+            sq_draining: now.sq_draining.into(),
+            port_num: 1,
+            rnr_retry: now.rnr_retry,
+            sq_sig_all: qp.sq_sig_all.into(),
+            ..QueryQpResp::default()
+        })
+    }
+}
+
+fn engine_state(state: u8) -> QpState {
+    match state {
+        transitions::RESET => QpState::Reset,
+        transitions::INIT => QpState::Init,
+        transitions::RTR => QpState::Rtr,
+        transitions::RTS => QpState::Rts,
+        transitions::SQD => QpState::Sqd,
+        transitions::SQE => QpState::Sqe,
+        _ => QpState::Err,
+    }
+}
+
+fn kernel_state(state: QpState) -> u8 {
+    match state {
+        QpState::Reset => transitions::RESET,
+        QpState::Init => transitions::INIT,
+        QpState::Rtr => transitions::RTR,
+        QpState::Rts => transitions::RTS,
+        QpState::Sqd => transitions::SQD,
+        QpState::Sqe => transitions::SQE,
+        QpState::Err => transitions::ERR,
+    }
+}
