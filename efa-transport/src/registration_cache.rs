@@ -36,6 +36,30 @@ pub trait Registrar {
     fn is_exhausted(error: &Self::Error) -> bool;
 }
 
+/// Registers memory of the program's own.
+impl Registrar for efa_verbs::CallerMemory {
+    type Region = efa_verbs::MemoryRegion;
+    type Access = efa_verbs::Access;
+    type Error = efa_verbs::Error;
+
+    fn register(
+        &self,
+        addr: u64,
+        len: u64,
+        access: Self::Access,
+    ) -> Result<Self::Region, Self::Error> {
+        efa_verbs::CallerMemory::register(self, addr, len, access)
+    }
+
+    fn bits(access: Self::Access) -> u32 {
+        access.bits()
+    }
+
+    fn is_exhausted(error: &Self::Error) -> bool {
+        error.raw_os_error() == Some(rustix::io::Errno::NOMEM.raw_os_error())
+    }
+}
+
 /// What a [`RegistrationCache`] may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheLimits {

@@ -30,6 +30,7 @@
 
 mod attributes;
 mod buffer;
+mod caller_memory;
 mod channel;
 mod completion;
 mod context;
@@ -47,6 +48,7 @@ mod thread_domain;
 
 pub use attributes::{Capabilities, DeviceAttributes, PortAttributes};
 pub use buffer::{Buffer, Pages};
+pub use caller_memory::CallerMemory;
 pub use channel::CompletionChannel;
 pub use completion::{Received, RecvCompletion, SendCompletion, VendorStatus};
 pub use context::Context;
