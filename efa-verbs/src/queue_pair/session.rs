@@ -9,11 +9,11 @@
 
 use std::io;
 use std::mem;
-use std::ptr::{self, NonNull};
 
 use efa_sys as sys;
 
-use super::{Operation, Operations, QpState, QueuePair};
+use super::entry::Refusal;
+use super::{Operation, QpState, QueuePair};
 use crate::direct::Refused;
 use crate::error::{Error, Limit, Result};
 use crate::handle::Destination;
@@ -26,156 +26,6 @@ pub struct RemoteMemory {
     pub addr: u64,
     /// The region's remote key.
     pub rkey: u32,
-}
-
-/// A receive to be posted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReceiveRequest {
-    /// Comes back in the completion.
-    pub wr_id: u64,
-    /// Where the message goes; at most 65535 bytes of it are used.
-    pub buffer: Sge,
-}
-
-type Void = unsafe extern "C" fn(*mut sys::ibv_qp_ex);
-
-/// The send side's entry points. Those of operations that were not asked for are `None`.
-pub(super) struct SendEntry {
-    qp: *mut sys::ibv_qp_ex,
-    wr_id: *mut u64,
-    wr_flags: *mut u32,
-    start: Void,
-    complete: unsafe extern "C" fn(*mut sys::ibv_qp_ex) -> i32,
-    abort: Void,
-    set_sge: unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32),
-    set_sge_list: unsafe extern "C" fn(*mut sys::ibv_qp_ex, usize, *const sys::ibv_sge),
-    set_inline: unsafe extern "C" fn(*mut sys::ibv_qp_ex, *mut libc::c_void, usize),
-    set_addr: unsafe extern "C" fn(*mut sys::ibv_qp_ex, *mut sys::ibv_ah, u32, u32),
-    send: Option<Void>,
-    send_imm: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32)>,
-    read: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64)>,
-    write: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64)>,
-    write_imm: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32)>,
-    post_recv: sys::PostRecv,
-    open: bool,
-    /// Something was pushed that cannot be; the session fails.
-    refused: Option<Refusal>,
-}
-
-/// What cannot be pushed.
-#[derive(Clone, Copy)]
-pub(super) enum Refusal {
-    /// An operation that the queue pair was not created for.
-    Operation(Operation),
-    /// More of something than the queue pair was created with.
-    Limit(Limit, usize, u32),
-}
-
-impl SendEntry {
-    /// Fetches and checks the entry points; whatever is missing is named, all of it.
-    pub(super) fn fetch(raw: NonNull<sys::ibv_qp>, operations: Operations) -> Result<Self> {
-        // SAFETY: the queue pair is alive.
-        let qp = unsafe { sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
-        if qp.is_null() {
-            return Err(Error::MissingEntryPoints {
-                names: vec!["ibv_qp_ex"],
-            });
-        }
-        // SAFETY: nullable function pointers and data pointers.
-        let mut found: sys::QpEntry = unsafe { mem::zeroed() };
-        // SAFETY: the queue pair is alive; `found` is valid for the write.
-        unsafe { sys::qp_entry(qp, &mut found) };
-        // SAFETY: the queue pair is alive.
-        let post_recv = unsafe { sys::post_recv_entry(raw.as_ptr()) };
-        let wanted = |operation| operations.contains(operation);
-        let names: Vec<_> = [
-            ("wr_start", found.wr_start.is_none()),
-            ("wr_complete", found.wr_complete.is_none()),
-            ("wr_abort", found.wr_abort.is_none()),
-            ("wr_set_sge", found.wr_set_sge.is_none()),
-            ("wr_set_sge_list", found.wr_set_sge_list.is_none()),
-            ("wr_set_inline_data", found.wr_set_inline_data.is_none()),
-            ("wr_set_ud_addr", found.wr_set_ud_addr.is_none()),
-            ("post_recv", post_recv.is_none()),
-            (
-                "wr_send",
-                wanted(Operations::SEND) && found.wr_send.is_none(),
-            ),
-            (
-                "wr_send_imm",
-                wanted(Operations::SEND_WITH_IMMEDIATE) && found.wr_send_imm.is_none(),
-            ),
-            (
-                "wr_rdma_read",
-                wanted(Operations::READ) && found.wr_rdma_read.is_none(),
-            ),
-            (
-                "wr_rdma_write",
-                wanted(Operations::WRITE) && found.wr_rdma_write.is_none(),
-            ),
-            (
-                "wr_rdma_write_imm",
-                wanted(Operations::WRITE_WITH_IMMEDIATE) && found.wr_rdma_write_imm.is_none(),
-            ),
-        ]
-        .iter()
-        .filter_map(|&(name, missing)| missing.then_some(name))
-        .collect();
-        let entry = (|| {
-            Some(Self {
-                qp,
-                wr_id: found.wr_id,
-                wr_flags: found.wr_flags,
-                start: found.wr_start?,
-                complete: found.wr_complete?,
-                abort: found.wr_abort?,
-                set_sge: found.wr_set_sge?,
-                set_sge_list: found.wr_set_sge_list?,
-                set_inline: found.wr_set_inline_data?,
-                set_addr: found.wr_set_ud_addr?,
-                send: found.wr_send.filter(|_| wanted(Operations::SEND)),
-                send_imm: found
-                    .wr_send_imm
-                    .filter(|_| wanted(Operations::SEND_WITH_IMMEDIATE)),
-                read: found.wr_rdma_read.filter(|_| wanted(Operations::READ)),
-                write: found.wr_rdma_write.filter(|_| wanted(Operations::WRITE)),
-                write_imm: found
-                    .wr_rdma_write_imm
-                    .filter(|_| wanted(Operations::WRITE_WITH_IMMEDIATE)),
-                post_recv: post_recv?,
-                open: false,
-                refused: None,
-            })
-        })();
-        match entry {
-            Some(entry) if names.is_empty() => Ok(entry),
-            _ => Err(Error::MissingEntryPoints { names }),
-        }
-    }
-
-    #[cold]
-    fn refuse(&mut self, operation: Operation) {
-        self.refused.get_or_insert(Refusal::Operation(operation));
-    }
-
-    #[cold]
-    fn refuse_limit(&mut self, what: Limit, wanted: usize, limit: u32) {
-        self.refused
-            .get_or_insert(Refusal::Limit(what, wanted, limit));
-    }
-
-    /// # Safety
-    ///
-    /// A session is open, the operation's own entry point was just called for `wr_id`, and `sge`
-    /// and `to` are as for [`QueuePair::push_write`].
-    #[inline]
-    unsafe fn finish(&self, to: &Destination, sge: Sge) {
-        // SAFETY: the order is that which verbs ask for: operation, buffers, address.
-        unsafe {
-            (self.set_sge)(self.qp, sge.lkey, sge.addr, sge.length);
-            (self.set_addr)(self.qp, to.ah, to.queue_pair, to.queue_key);
-        }
-    }
 }
 
 /// Posting requests. Between [`session_start`](Self::session_start) and
@@ -555,123 +405,8 @@ impl QueuePair {
         }
     }
 
-    /// Posts receives. Each takes one message, in no particular order.
-    ///
-    /// Returns how many were posted: all, unless the error says otherwise.
-    ///
-    /// # Errors
-    ///
-    /// The number posted before it, with [`Error::ReceiveQueueFull`] when the others do not fit,
-    /// [`Error::InvalidState`] in RESET, [`Error::Verb`] otherwise.
-    ///
-    /// # Safety
-    ///
-    /// For each, until its completion was polled or the queue pair is dropped: the region stays
-    /// registered with [`Access::LOCAL`](crate::Access::LOCAL) in the queue pair's protection domain,
-    /// and nothing holds a Rust reference to the bytes, which the device writes.
-    #[inline]
-    pub unsafe fn post_recv(
-        &mut self,
-        requests: &[ReceiveRequest],
-    ) -> std::result::Result<usize, (usize, Error)> {
-        if self.state == QpState::Reset || self.recv_capacity == 0 {
-            return Err((0, self.no_receives()));
-        }
-        self.used = true;
-        if self.rings.is_some() {
-            // SAFETY: the caller's promise.
-            return unsafe { self.post_recv_direct(requests) };
-        }
-        let mut posted = 0;
-        for chunk in requests.chunks(RECV_CHUNK) {
-            // SAFETY: the caller's promise, for each request of the chunk.
-            match unsafe { self.post_chunk(chunk) } {
-                (count, 0) => posted += count,
-                (count, error) => return Err((posted + count, self.not_received(error))),
-            }
-        }
-        Ok(posted)
-    }
-
-    /// # Safety
-    ///
-    /// As for [`QueuePair::post_recv`].
-    #[inline]
-    unsafe fn post_recv_direct(
-        &mut self,
-        requests: &[ReceiveRequest],
-    ) -> std::result::Result<usize, (usize, Error)> {
-        let capacity = self.recv_capacity;
-        let Some((ring, _)) = self.rings.as_mut().and_then(|rings| rings.recv.as_mut()) else {
-            return Err((0, self.no_receives()));
-        };
-        // The ring may have room for more buffers than the completion queue for completions.
-        let room = capacity.saturating_sub(ring.in_flight()) as usize;
-        let mut posted = 0;
-        for request in requests.iter().take(room) {
-            let Sge { addr, length, lkey } = request.buffer;
-            // SAFETY: the caller's promise.
-            if unsafe { ring.push(request.wr_id, length, (lkey, addr)) }.is_err() {
-                break;
-            }
-            posted += 1;
-        }
-        if posted > 0 {
-            ring.announce();
-        }
-        if posted == requests.len() {
-            Ok(posted)
-        } else {
-            Err((posted, self.not_received(libc::ENOMEM)))
-        }
-    }
-
-    /// Posts a few receives with one call, that is, one doorbell. Returns how many were posted and
-    /// the error number.
-    ///
-    /// # Safety
-    ///
-    /// As for [`QueuePair::post_recv`].
-    #[inline]
-    unsafe fn post_chunk(&mut self, requests: &[ReceiveRequest]) -> (usize, i32) {
-        // SAFETY: integers and nullable pointers.
-        let mut list: [sys::ibv_recv_wr; RECV_CHUNK] = unsafe { mem::zeroed() };
-        let base = list.as_mut_ptr();
-        for (i, request) in requests.iter().take(RECV_CHUNK).enumerate() {
-            // SAFETY: `i` and, where it is used, `i + 1` are below RECV_CHUNK.
-            unsafe {
-                let next = if i + 1 < requests.len() {
-                    base.add(i + 1)
-                } else {
-                    ptr::null_mut()
-                };
-                *base.add(i) = sys::ibv_recv_wr {
-                    wr_id: request.wr_id,
-                    next,
-                    // Same layout; the list is read only.
-                    sg_list: ptr::from_ref(&request.buffer).cast_mut().cast(),
-                    num_sge: 1,
-                };
-            }
-        }
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive; the list and what it points to are valid for the call,
-        // which copies them.
-        let error = unsafe { (self.send.post_recv)(self.raw(), base, &mut bad) };
-        if error == 0 {
-            return (requests.len(), 0);
-        }
-        let posted = if bad.is_null() {
-            0
-        } else {
-            // SAFETY: on failure `bad` points at the first request of the list that was not posted.
-            unsafe { bad.offset_from(base) }
-        };
-        (usize::try_from(posted).unwrap_or(0), error.abs())
-    }
-
     #[cold]
-    fn not_ready(&self, action: &'static str, needed: &'static str) -> Error {
+    pub(super) fn not_ready(&self, action: &'static str, needed: &'static str) -> Error {
         Error::InvalidState {
             queue_pair: self.number,
             action,
@@ -729,31 +464,4 @@ impl QueuePair {
             }
         }
     }
-
-    #[cold]
-    fn no_receives(&self) -> Error {
-        if self.recv_capacity == 0 {
-            return Error::InvalidArgument {
-                what: "recv_depth",
-                reason: "the queue pair was created without a receive queue".into(),
-            };
-        }
-        self.not_ready("post receives", "INIT, RTR or RTS")
-    }
-
-    #[cold]
-    fn not_received(&self, error: i32) -> Error {
-        match error {
-            libc::ENOMEM => Error::ReceiveQueueFull {
-                capacity: self.recv_capacity,
-            },
-            error => {
-                let error = io::Error::from_raw_os_error(error);
-                Error::verb("ibv_post_recv", self.describe(), error)
-            }
-        }
-    }
 }
-
-/// Receives per call into libefa.
-const RECV_CHUNK: usize = 16;

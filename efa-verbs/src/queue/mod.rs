@@ -1,5 +1,7 @@
 //! Completion queues. Not public: each belongs to one queue pair (see [`crate::queue_pair`]).
 
+mod entry;
+
 use std::io;
 use std::mem;
 use std::ptr::{self, NonNull};
@@ -7,40 +9,11 @@ use std::ptr::{self, NonNull};
 use efa_sys as sys;
 
 use crate::channel::CompletionChannel;
-use crate::completion::{Received, RecvCompletion, SendCompletion, VendorStatus};
+use crate::completion::{RecvCompletion, SendCompletion, VendorStatus};
 use crate::context::Context;
 use crate::error::{Error, Feature, Limit, Result};
-use crate::gid::Gid;
 use crate::thread_domain::ThreadDomain;
-
-type Read<T> = unsafe extern "C" fn(*mut sys::ibv_cq_ex) -> T;
-
-/// Entry points that every poll needs, checked at creation.
-#[derive(Clone, Copy)]
-struct Entry {
-    wr_id: *const u64,
-    status: *const sys::ibv_wc_status,
-    start_poll: unsafe extern "C" fn(*mut sys::ibv_cq_ex, *mut sys::ibv_poll_cq_attr) -> i32,
-    next_poll: Read<i32>,
-    end_poll: Read<()>,
-    read_vendor_err: Read<u32>,
-}
-
-/// Entry points for receive completions, checked at creation.
-#[derive(Clone, Copy)]
-struct RecvEntry {
-    read_opcode: Read<sys::ibv_wc_opcode>,
-    read_byte_len: Read<u32>,
-    read_imm_data: Read<u32>,
-    read_src_qp: Read<u32>,
-    read_slid: Read<u32>,
-    read_wc_flags: Read<u32>,
-    /// For the sender's GID; see `QueueConfig::source_gid`.
-    read_sgid: Option<unsafe extern "C" fn(*mut sys::efadv_cq, *mut sys::ibv_gid) -> i32>,
-    /// See `QueueConfig::unsolicited`.
-    is_unsolicited: Option<unsafe extern "C" fn(*mut sys::efadv_cq) -> bool>,
-    efa: *mut sys::efadv_cq,
-}
+use entry::{Entry, RecvEntry};
 
 /// What a completion queue is to be like.
 pub(crate) struct QueueConfig<'a> {
@@ -296,66 +269,11 @@ impl CompletionQueue {
         })
     }
 
-    /// Polls until `out` is full or the queue is empty, calling `take` for each completion.
-    ///
-    /// The queue's lock is held from start_poll to end_poll. `take` is this module's and calls
-    /// nothing but entry points that read; no caller's code runs meanwhile, and none of it unwinds.
     #[inline]
     fn poll<T>(&mut self, out: &mut [T], take: impl Fn(&mut T)) -> Result<usize> {
-        let Entry {
-            start_poll,
-            next_poll,
-            end_poll,
-            ..
-        } = self.entry;
-        let raw = self.raw.as_ptr();
-        let mut slots = out.iter_mut();
-        let Some(first) = slots.next() else {
-            return Ok(0);
-        };
-        let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
-        // EINVAL means that a completion of a queue pair that is gone was consumed: go on. There
-        // cannot be more of them than the queue has entries.
-        let mut stale = 0;
-        loop {
-            // SAFETY: the queue is alive, `attr` valid for the call. On failure the lock is free
-            // and end_poll must not be called.
-            match unsafe { start_poll(raw, &mut attr) } {
-                0 => break,
-                libc::ENOENT => return Ok(0),
-                libc::EINVAL if stale < self.entries => stale += 1,
-                error => return Err(self.failed("ibv_start_poll", error)),
-            }
-        }
-        take(first);
-        let mut taken = 1;
-        let mut failure = None;
-        'slots: for slot in slots {
-            loop {
-                // SAFETY: start_poll succeeded and end_poll was not called yet.
-                match unsafe { next_poll(raw) } {
-                    0 => break,
-                    libc::ENOENT => break 'slots,
-                    libc::EINVAL if stale < self.entries => stale += 1,
-                    error => {
-                        failure = Some(error);
-                        break 'slots;
-                    }
-                }
-            }
-            take(slot);
-            taken += 1;
-        }
-        // SAFETY: start_poll succeeded, so the lock is held, whatever next_poll returned.
-        unsafe { end_poll(raw) };
-        match failure {
-            // What was taken must be reported; a lasting failure shows up at the next poll.
-            None => Ok(taken),
-            Some(error) => {
-                tracing::debug!(error, "ibv_next_poll failed");
-                Ok(taken)
-            }
-        }
+        // SAFETY: the queue is alive, and exclusively borrowed.
+        unsafe { self.entry.poll(self.raw.as_ptr(), self.entries, out, take) }
+            .map_err(|error| self.failed("ibv_start_poll", error))
     }
 
     #[cold]
@@ -365,53 +283,6 @@ impl CompletionQueue {
             self.context.device_name(),
             io::Error::from_raw_os_error(error.abs()),
         )
-    }
-}
-
-impl RecvEntry {
-    /// Fields of the current completion, all but id and status.
-    ///
-    /// # Safety
-    ///
-    /// A completion of `raw` must be current: between a successful start_poll or next_poll and
-    /// whichever of next_poll and end_poll comes first.
-    #[inline]
-    unsafe fn read(&self, raw: *mut sys::ibv_cq_ex) -> RecvCompletion {
-        // SAFETY: the caller promises a current completion; the entry points were taken from this
-        // queue.
-        unsafe {
-            let with_immediate = (self.read_wc_flags)(raw) & sys::IBV_WC_WITH_IMM != 0;
-            // The device has 16 bits for the handle's number, all ones if there is none.
-            let handle = (self.read_slid)(raw) as u16;
-            let known = handle != u16::MAX;
-            RecvCompletion {
-                wr_id: 0,
-                status: VendorStatus::OK,
-                byte_len: (self.read_byte_len)(raw),
-                received: if (self.read_opcode)(raw) == sys::IBV_WC_RECV_RDMA_WITH_IMM {
-                    Received::WriteWithImmediate
-                } else {
-                    Received::Send
-                },
-                unsolicited: self.is_unsolicited.is_some_and(|read| read(self.efa)),
-                immediate: with_immediate.then(|| u32::from_be((self.read_imm_data)(raw))),
-                src_qp: (self.read_src_qp)(raw),
-                src_handle: known.then_some(handle),
-                src_gid: if known { None } else { self.sgid() },
-            }
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As for [`Self::read`].
-    #[cold]
-    unsafe fn sgid(&self) -> Option<Gid> {
-        let read = self.read_sgid?;
-        let mut gid = sys::ibv_gid { raw: [0; 16] };
-        // SAFETY: the entry point belongs to `efa`, whose current completion it reads.
-        let found = unsafe { read(self.efa, &mut gid) } == 0;
-        found.then(|| Gid::from_raw(gid))
     }
 }
 

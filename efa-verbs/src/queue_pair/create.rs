@@ -1,0 +1,299 @@
+//! Making queue pairs.
+
+use std::io;
+use std::mem;
+use std::ptr::NonNull;
+
+use efa_sys as sys;
+
+use super::entry::SendEntry;
+use super::rings::{Rings, Source};
+use super::{DataPath, QpState, QueuePair, QueuePairConfig, Raw};
+use crate::attributes::Capabilities;
+use crate::channel::CompletionChannel;
+use crate::context::Context;
+use crate::domain::ProtectionDomain;
+use crate::error::{Error, Feature, Limit, Result};
+use crate::queue::{CompletionQueue, QueueConfig};
+use crate::thread_domain::ThreadDomain;
+
+impl QueuePair {
+    pub(crate) fn create(domain: ProtectionDomain, config: &QueuePairConfig) -> Result<Self> {
+        check(domain.context(), config)?;
+        let mut send_entries = config.send_depth.next_power_of_two();
+        loop {
+            let pair = Self::create_with(domain.clone(), config, send_entries)?;
+            // Some devices have a minimum depth, which only the made queue pair tells. A completion
+            // queue must have room for every request.
+            if pair.send_capacity <= pair.send_cq.entries {
+                return pair.choose_path(config);
+            }
+            send_entries = pair.send_capacity;
+        }
+    }
+
+    fn create_with(
+        domain: ProtectionDomain,
+        config: &QueuePairConfig,
+        send_entries: u32,
+    ) -> Result<Self> {
+        let context = domain.context().clone();
+        let channel = if config.completion_channel {
+            Some(CompletionChannel::create(context.clone())?)
+        } else {
+            None
+        };
+        let thread_domain = if config.lockless {
+            ThreadDomain::create(&domain)
+        } else {
+            None
+        };
+        let receives = config.recv_depth > 0 || config.unsolicited_write_recv;
+        let queue = |entries, receives| QueueConfig {
+            entries,
+            receives,
+            source_gid: receives && config.source_gid,
+            unsolicited: receives && config.unsolicited_write_recv,
+            channel: channel.as_ref(),
+            domain: thread_domain.as_ref(),
+        };
+        let send_cq = CompletionQueue::create(&context, &queue(send_entries, false))?;
+        let recv_cq = if receives {
+            let entries = config
+                .recv_depth
+                .max(1)
+                .next_power_of_two()
+                .saturating_add(config.extra_recv_completions);
+            Some(CompletionQueue::create(&context, &queue(entries, true))?)
+        } else {
+            None
+        };
+
+        // SAFETY: integers and nullable pointers.
+        let mut attr: sys::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
+        attr.send_cq = send_cq.raw_cq();
+        attr.recv_cq = recv_cq.as_ref().unwrap_or(&send_cq).raw_cq();
+        attr.cap.max_send_wr = config.send_depth;
+        // libefa makes rings of at least one entry, and divides by the number of buffers.
+        attr.cap.max_recv_wr = config.recv_depth.max(1);
+        attr.cap.max_send_sge = config.max_send_sge;
+        attr.cap.max_recv_sge = config.max_recv_sge;
+        attr.cap.max_inline_data = config.max_inline;
+        attr.qp_type = sys::IBV_QPT_DRIVER;
+        attr.sq_sig_all = 1;
+        attr.comp_mask = sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attr.pd = thread_domain
+            .as_ref()
+            .map_or(domain.raw(), ThreadDomain::raw);
+        attr.send_ops_flags = config.operations.bits().into();
+        // SAFETY: integers only.
+        let mut efa: sys::efadv_qp_init_attr = unsafe { mem::zeroed() };
+        efa.driver_qp_type = sys::EFADV_QP_DRIVER_TYPE_SRD;
+        if config.unsolicited_write_recv {
+            efa.flags |= sys::EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV as u16;
+        }
+        efa.sl = config.service_level;
+        // SAFETY: the context is open, the completion queues and domains are alive and outlive the
+        // queue pair, and `efa` is as large as the length says.
+        let raw = unsafe {
+            sys::efadv_create_qp_ex(
+                context.raw(),
+                &mut attr,
+                &mut efa,
+                mem::size_of_val(&efa) as u32,
+            )
+        };
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(refused(&context, config, io::Error::last_os_error()));
+        };
+        let raw = Raw(raw);
+        let send = SendEntry::fetch(raw.0, config.operations)?;
+        // SAFETY: the queue pair is alive.
+        let number = unsafe { sys::qp_num(raw.0.as_ptr()) };
+        Ok(Self {
+            raw,
+            send,
+            rings: None,
+            send_capacity: attr.cap.max_send_wr.max(config.send_depth),
+            recv_capacity: match &recv_cq {
+                // Never more than the completion queue can take.
+                Some(cq) if config.recv_depth > 0 => {
+                    attr.cap.max_recv_wr.max(config.recv_depth).min(cq.entries)
+                }
+                _ => 0,
+            },
+            send_cq,
+            recv_cq,
+            thread_domain,
+            channel,
+            domain,
+            number,
+            operations: config.operations,
+            max_inline: config.max_inline,
+            max_send_sge: config.max_send_sge,
+            state: QpState::Reset,
+            used: false,
+        })
+    }
+
+    /// Takes the rings over where that is wanted and possible.
+    fn choose_path(mut self, config: &QueuePairConfig) -> Result<Self> {
+        if config.path != DataPath::Libefa {
+            let source = Source {
+                qp: self.raw(),
+                number: self.number,
+                send_cq: &self.send_cq,
+                recv_cq: self.recv_cq.as_ref(),
+                channel: self.channel.is_some(),
+                source_gid: config.source_gid,
+                part: self.domain.context().attributes().vendor_part_id,
+            };
+            // SAFETY: queue pair and completion queues were made just now, belong together, and are
+            // dropped with the rings. With `rings` set, every function below uses those.
+            match unsafe { Rings::take_over(&source) } {
+                Ok(rings) => self.rings = Some(rings),
+                Err(why) if config.path == DataPath::Direct => {
+                    tracing::debug!(queue_pair = self.number, %why, "no direct path");
+                    return Err(Error::Unsupported {
+                        device: self.domain.context().device_name().to_owned(),
+                        feature: Feature::DirectPath,
+                        advice: Some(
+                            "it needs rdma-core 59 (60 with a completion channel) and 64-byte send \
+                             entries; use DataPath::Auto to go without",
+                        ),
+                    });
+                }
+                Err(why) => tracing::debug!(queue_pair = self.number, %why, "no direct path"),
+            }
+        }
+        tracing::debug!(
+            queue_pair = self.number,
+            device = self.domain.context().device_name(),
+            send = self.send_capacity,
+            recv = self.recv_capacity,
+            operations = ?self.operations,
+            lockless = self.is_lockless(),
+            path = ?self.path(),
+            "queue pair made"
+        );
+        Ok(self)
+    }
+}
+
+/// What can be said before libefa is asked.
+fn check(context: &Context, config: &QueuePairConfig) -> Result<()> {
+    let attributes = context.attributes();
+    let device = || context.device_name().to_owned();
+    let mut needs = config.operations.needs();
+    if config.unsolicited_write_recv {
+        needs.push((
+            Capabilities::UNSOLICITED_WRITE_RECV,
+            Feature::UnsolicitedWriteRecv,
+        ));
+    }
+    if config.source_gid {
+        needs.push((Capabilities::CQ_WITH_SGID, Feature::SourceGid));
+    }
+    if let Some(feature) = attributes.capabilities.missing(&needs) {
+        let advice = match feature {
+            Feature::RdmaWrite => Some(
+                "RDMA write needs a device of the p5 generation or newer and rdma-core 46 or newer",
+            ),
+            Feature::RdmaRead => Some("RDMA read needs a device of the p4d generation or newer"),
+            _ => None,
+        };
+        return Err(Error::Unsupported {
+            device: device(),
+            feature,
+            advice,
+        });
+    }
+    for (what, value) in [
+        ("send_depth", config.send_depth),
+        ("max_send_sge", config.max_send_sge),
+        ("max_recv_sge", config.max_recv_sge),
+    ] {
+        if value == 0 {
+            return Err(Error::InvalidArgument {
+                what,
+                reason: "must be at least 1".into(),
+            });
+        }
+    }
+    let inline = attributes
+        .inline_buf_size
+        .max(attributes.inline_buf_size_ex);
+    for (what, requested, limit) in [
+        (
+            Limit::SendDepth,
+            config.send_depth,
+            max_send_depth(context, config),
+        ),
+        (Limit::RecvDepth, config.recv_depth, attributes.max_rq_wr),
+        (
+            Limit::SendSge,
+            config.max_send_sge,
+            attributes.max_sq_sge.into(),
+        ),
+        (
+            Limit::RecvSge,
+            config.max_recv_sge,
+            attributes.max_rq_sge.into(),
+        ),
+        (Limit::InlineData, config.max_inline, inline.into()),
+    ] {
+        if requested > limit {
+            let (requested, limit) = (requested.into(), limit.into());
+            return Err(Error::LimitExceeded {
+                device: device(),
+                what,
+                requested,
+                limit,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The deepest send queue for what is asked: wider entries halve it.
+fn max_send_depth(context: &Context, config: &QueuePairConfig) -> u32 {
+    let attributes = context.attributes();
+    if config.max_inline <= attributes.inline_buf_size.into() {
+        return attributes.max_sq_wr;
+    }
+    let Some(ask) = sys::optional().efadv_get_max_sq_depth else {
+        return attributes.max_sq_wr;
+    };
+    let mut attr = sys::efadv_sq_depth_attr {
+        max_send_sge: config.max_send_sge,
+        max_rdma_sge: 1,
+        max_inline_data: config.max_inline,
+        ..Default::default()
+    };
+    // SAFETY: the context is open, and `attr` is as large as the length says.
+    let depth = unsafe { ask(context.raw(), &mut attr, mem::size_of_val(&attr) as u32) };
+    // Negative: an error number. Creation will report it better.
+    u32::try_from(depth).unwrap_or(attributes.max_sq_wr)
+}
+
+#[cold]
+fn refused(context: &Context, config: &QueuePairConfig, error: io::Error) -> Error {
+    if config.service_level != 0 && error.raw_os_error() == Some(libc::EINVAL) {
+        return Error::Unsupported {
+            device: context.device_name().to_owned(),
+            feature: Feature::ServiceLevel,
+            advice: Some("use service level 0"),
+        };
+    }
+    let advice = match error.raw_os_error() {
+        Some(libc::ENOMEM) => Some("the device has no queue pair left, or not enough memory"),
+        _ => None,
+    };
+    let object = format!(
+        "a queue pair with {} sends and {} receives on {}",
+        config.send_depth,
+        config.recv_depth,
+        context.device_name()
+    );
+    Error::verb("efadv_create_qp_ex", object, error).advise(advice)
+}
