@@ -1,6 +1,7 @@
 //! Memory regions.
 
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
 
 use crate::engine::{Access, Backing, MrSpec, Verb};
 
@@ -161,11 +162,24 @@ impl Context {
     }
 }
 
+const MADV_POPULATE_READ: i32 = 22;
+const MADV_POPULATE_WRITE: i32 = 23;
+
+/// Whether the system can bring pages in, found out with a page that is certainly there.
+fn knows_populate() -> bool {
+    static KNOWS: OnceLock<bool> = OnceLock::new();
+    *KNOWS.get_or_init(|| {
+        let here = 0u8;
+        let page = page_size() as usize;
+        let start = (&raw const here as usize / page * page) as *mut libc::c_void;
+        // SAFETY: the page of a local variable; populating it changes nothing.
+        unsafe { libc::madvise(start, page, MADV_POPULATE_READ) == 0 }
+    })
+}
+
 /// Does to the program's memory what pinning would: brings the pages in and fails where there are
 /// none, or none that may be written.
 fn pin(start: u64, length: u64, writable: bool) -> Result<(), i32> {
-    const MADV_POPULATE_READ: i32 = 22;
-    const MADV_POPULATE_WRITE: i32 = 23;
     /// Above this, pages are sampled: nobody wants to wait for, or pay for, all of them here.
     const ALL: u64 = 64 << 20;
     const STRIDE: u64 = 2 << 20;
@@ -184,11 +198,12 @@ fn pin(start: u64, length: u64, writable: bool) -> Result<(), i32> {
         if unsafe { libc::madvise(at as *mut libc::c_void, bytes as usize, advice) } == 0 {
             return Ok(());
         }
-        match std::io::Error::last_os_error().raw_os_error() {
-            // A kernel before 5.14 or a sandbox that doesn't know the advice: the engine's own
-            // check has to do.
-            Some(libc::EINVAL | libc::ENOSYS | libc::EPERM) => Ok(()),
-            _ => Err(libc::EFAULT),
+        // A sandbox or a kernel before 5.14 doesn't know the advice: the engine's own check has to
+        // do. Otherwise there is no memory, or none that may be used like this.
+        if knows_populate() {
+            Err(libc::EFAULT)
+        } else {
+            Ok(())
         }
     };
     if length <= ALL {
