@@ -18,7 +18,11 @@
 //! |   | 32–63 | immediate data in host order |
 //! | 2, 3 | | RDMA write: bytes, high 16 bits, in bits 0–15. Else: sender's GID if it has no handle |
 
+use core::hint;
+use core::ops::Range;
+
 use super::entry;
+use super::ids::{Ids, Returns};
 use super::receive::ReceiveRing;
 use super::send::SendRing;
 use super::{RingMemory, Unusable};
@@ -112,109 +116,103 @@ impl CompletionRing {
         self.stale
     }
 
-    /// Takes up to `most` completions of sends, giving each one's id and status to `take`.
+    /// Takes completions of sends until `out` is full, each as `make` makes it of its id and status.
     /// Returns how many.
-    #[inline]
-    pub fn poll_send(
+    #[inline(always)]
+    pub fn poll_send<T>(
         &mut self,
         sends: &mut SendRing,
-        most: usize,
-        mut take: impl FnMut(u64, u8),
+        out: &mut [T],
+        make: impl Fn(u64, u8) -> T,
     ) -> usize {
-        let ids = sends.ids();
-        let mut taken = 0;
-        while taken < most {
-            let Some((word, _)) = self.next() else { break };
-            let wanted = self.queue_pair | SEND_QUEUE;
-            if (word ^ wanted) & IDENTITY != 0 {
-                self.skip(word);
-                continue;
-            }
-            let Some(wr_id) = ids.give(word as u16) else {
-                self.skip(word);
-                continue;
-            };
-            take(wr_id, (word >> 16) as u8);
-            taken += 1;
-        }
-        self.acknowledge(taken);
-        taken
+        self.poll(SEND_QUEUE, sends.ids(), out, |word, _, returns| {
+            let wr_id = returns.give(word as u16)?;
+            Some(make(wr_id, (word >> 16) as u8))
+        })
     }
 
-    /// Takes up to `most` completions of receives. Returns how many.
-    #[inline]
-    pub fn poll_receive(
+    /// Takes completions of receives until `out` is full. Returns how many.
+    #[inline(always)]
+    pub fn poll_receive<T>(
         &mut self,
         receives: &mut ReceiveRing,
-        most: usize,
-        mut take: impl FnMut(Received),
+        out: &mut [T],
+        make: impl Fn(Received) -> T,
     ) -> usize {
-        let ids = receives.ids();
-        let mut taken = 0;
-        while taken < most {
-            let Some((word, rest)) = self.next() else {
-                break;
-            };
-            let wanted = self.queue_pair | RECEIVE_QUEUE;
-            if (word ^ wanted) & IDENTITY != 0 {
-                self.skip(word);
-                continue;
-            }
+        self.poll(RECEIVE_QUEUE, receives.ids(), out, |word, rest, returns| {
             let unsolicited = word & UNSOLICITED != 0;
             let wr_id = if unsolicited {
-                Some(0)
+                0
             } else {
-                ids.give(word as u16)
-            };
-            let Some(wr_id) = wr_id else {
-                self.skip(word);
-                continue;
+                returns.give(word as u16)?
             };
             // SAFETY: the entry was there, so the device wrote all of it; it is inside the ring.
             let [second, third, fourth] = unsafe { rest.read_volatile() };
-            take(received(wr_id, unsolicited, word, second, [third, fourth]));
-            taken += 1;
-        }
-        self.acknowledge(taken);
-        taken
+            let received = received(wr_id, unsolicited, word, second, [third, fourth]);
+            Some(make(received))
+        })
     }
 
-    /// The first word of the next entry and where the others are, if the device has written it.
+    /// Reads entries of `kind` and gives each to `take`, until `out` is full or there are no more.
+    /// Those that have nothing to do with the queue, or that `take` doesn't know, are skipped.
+    ///
+    /// What changes with each entry is in local variables, so that it stays in registers.
     #[inline(always)]
-    fn next(&mut self) -> Option<(u64, *const [u64; 3])> {
-        let index = (self.consumed & self.mask) as usize;
-        // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller promises
-        // to be readable and `check` to be aligned. The device writes it meanwhile: one volatile
-        // read of a whole word sees either the old one or the new one.
-        let (word, rest) = unsafe {
-            let entry = self.ring.add(index).cast::<u64>();
-            (entry.read_volatile(), entry.add(1).cast::<[u64; 3]>())
-        };
-        let pass = u64::from(self.consumed >> self.shift) << 24;
-        if (word ^ pass) & PHASE == 0 {
-            // The first pass has phase 1, so an entry is old when pass and phase agree.
-            return None;
+    fn poll<T>(
+        &mut self,
+        kind: u64,
+        ids: &mut Ids,
+        out: &mut [T],
+        mut take: impl FnMut(u64, *const [u64; 3], &mut Returns<'_>) -> Option<T>,
+    ) -> usize {
+        let (ring, mask) = (self.ring, self.mask);
+        let mut consumed = self.consumed;
+        let phase = (u64::from(consumed >> self.shift) << 24 & PHASE) ^ PHASE;
+        // What an entry has that is there and concerns this queue.
+        let mut wanted = self.queue_pair | kind | phase;
+        let mut returns = ids.returns();
+        let Range { start, end } = out.as_mut_ptr_range();
+        let mut slot = start;
+        while slot != end {
+            // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller
+            // promises to be readable and `check` to be aligned. The device writes it meanwhile: one
+            // volatile read of a whole word sees either the old one or the new one.
+            let (word, rest) = unsafe {
+                let entry = ring.add((consumed & mask) as usize).cast::<u64>();
+                (entry.read_volatile(), entry.add(1).cast::<[u64; 3]>())
+            };
+            let difference = (word ^ wanted) & (PHASE | IDENTITY);
+            if difference & PHASE != 0 {
+                break;
+            }
+            entry::from_device();
+            consumed = consumed.wrapping_add(1);
+            if consumed & mask == 0 {
+                hint::cold_path();
+                wanted ^= PHASE;
+            }
+            if difference == 0
+                && let Some(found) = take(word, rest, &mut returns)
+            {
+                // SAFETY: `slot` is one of `out`, and there is one after it or it is the last.
+                unsafe {
+                    *slot = found;
+                    slot = slot.add(1);
+                }
+            } else {
+                hint::cold_path();
+                self.stale += 1;
+            }
         }
-        entry::from_device();
-        self.consumed = self.consumed.wrapping_add(1);
-        Some((word, rest))
-    }
-
-    #[cold]
-    fn skip(&mut self, word: u64) {
-        self.stale += 1;
-        tracing::debug!(
-            entry = format_args!("{word:#018x}"),
-            "stale completion skipped"
-        );
-    }
-
-    /// Tells the device how far the queue was read, where it wants to know.
-    #[inline(always)]
-    fn acknowledge(&mut self, taken: usize) {
-        if taken != 0 && !self.doorbell.is_null() {
-            self.ring_doorbell(0);
+        returns.end();
+        if consumed != self.consumed {
+            self.consumed = consumed;
+            if !self.doorbell.is_null() {
+                self.ring_doorbell(0);
+            }
         }
+        // SAFETY: both are in `out`.
+        unsafe { slot.offset_from_unsigned(start) }
     }
 
     #[cold]

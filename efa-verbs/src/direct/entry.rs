@@ -32,6 +32,11 @@ impl Entry {
         Self([quad(a, b), quad(c, d), quad(e, f), quad(g, h)])
     }
 
+    /// The request id in it.
+    pub(super) fn request(&self) -> u16 {
+        u16::from_le_bytes([self.bytes()[0], self.bytes()[1]])
+    }
+
     /// Its bytes in memory.
     pub fn bytes(&self) -> [u8; 64] {
         // SAFETY: 64 bytes without padding.

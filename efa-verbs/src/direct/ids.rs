@@ -2,9 +2,10 @@
 //!
 //! The device gives back 16 bits. The low ones, as many as the queue's depth needs, are a slot in
 //! a table that holds the caller's id; the rest are a generation, different each time that the
-//! slot is used. Free ids wait in a ring, first in, first out, so that a slot rests as long as
-//! possible before it is used again. That ring needs no counters of its own: an id is taken with
-//! each entry posted and given back with each completion.
+//! slot is used, so that a second completion of a request is not taken for that of the next one.
+//! Free slots are chained, last in, first out: the slots in use are those that are in the cache.
+
+use core::ptr::{self, NonNull};
 
 /// No request.
 const FREE: u32 = u32::MAX;
@@ -14,36 +15,46 @@ struct Slot {
     wr_id: u64,
     /// The id of the request in flight, or [`FREE`], which no 16 bits equal.
     request: u32,
+    /// Of a free slot: the id to take after this one's.
+    next: u16,
 }
 
 /// The ids of one queue.
 pub(super) struct Ids {
-    /// The ids to use next, at the position of their entry in the queue.
-    next: Box<[u16]>,
-    slots: Box<[Slot]>,
-    /// Entries in the queue, less one. Both tables have as many.
+    /// `mask + 1` slots, owned.
+    slots: NonNull<Slot>,
+    /// The number of slots, which is the queue's number of entries, less one.
     mask: u32,
+    /// The id to take next; the chain begins at its slot.
+    head: u16,
     /// Requests ever taken, modulo 2^32; at the same time the queue's producer count.
     taken: u32,
     /// Requests ever given back.
     returned: u32,
 }
 
+impl Drop for Ids {
+    fn drop(&mut self) {
+        let slots = ptr::slice_from_raw_parts_mut(self.slots.as_ptr(), self.mask as usize + 1);
+        // SAFETY: `new` took them out of a box of this many.
+        drop(unsafe { Box::from_raw(slots) });
+    }
+}
+
 impl Ids {
     /// `entries` is a power of two up to 65536.
     pub(super) fn new(entries: u32) -> Self {
         debug_assert!(entries.is_power_of_two() && entries <= 1 << 16);
+        let slot = |index| Slot {
+            wr_id: 0,
+            request: FREE,
+            next: (index as u16).wrapping_add(1),
+        };
+        let slots: Box<[Slot]> = (0..entries).map(slot).collect();
         Self {
-            next: (0..entries).map(|id| id as u16).collect(),
-            slots: vec![
-                Slot {
-                    wr_id: 0,
-                    request: FREE
-                };
-                entries as usize
-            ]
-            .into(),
+            slots: NonNull::from(Box::leak(slots)).cast(),
             mask: entries - 1,
+            head: 0,
             taken: 0,
             returned: 0,
         }
@@ -72,56 +83,91 @@ impl Ids {
         if self.in_flight() > self.mask {
             return None;
         }
-        let position = (self.taken & self.mask) as usize;
-        // SAFETY: both tables have `mask + 1` entries, and both indexes are masked.
-        let id = unsafe { *self.next.get_unchecked(position) };
-        // SAFETY: as above.
-        let slot = unsafe {
-            self.slots
-                .get_unchecked_mut((u32::from(id) & self.mask) as usize)
-        };
-        *slot = Slot {
-            wr_id,
-            request: u32::from(id),
-        };
+        // Fewer are in flight than there are slots, so the chain begins with a free one.
+        let id = self.head;
+        let slot = slot(self.slots.as_ptr(), self.mask, id);
+        // SAFETY: it is a slot of the table, which is nobody else's.
+        unsafe {
+            self.head = (*slot).next;
+            (*slot).wr_id = wr_id;
+            (*slot).request = id.into();
+        }
         self.taken = self.taken.wrapping_add(1);
         Some(id)
     }
 
-    /// Gives back what was taken last, `count` times: a batch that was not posted.
-    pub(super) fn untake(&mut self, count: u32) {
-        debug_assert!(count <= self.in_flight());
-        for _ in 0..count {
-            self.taken = self.taken.wrapping_sub(1);
-            // The id is still at its position: positions ahead of `returned` are not written.
-            let id = self.next[(self.taken & self.mask) as usize];
-            self.slots[(u32::from(id) & self.mask) as usize].request = FREE;
+    /// Gives back the id taken last, for an entry that was not posted.
+    pub(super) fn untake(&mut self, id: u16) {
+        let slot = slot(self.slots.as_ptr(), self.mask, id);
+        self.taken = self.taken.wrapping_sub(1);
+        // SAFETY: as above.
+        unsafe {
+            if (*slot).request != u32::from(id) {
+                // The device completed what it was never given, and the id is free already.
+                self.returned = self.returned.wrapping_sub(1);
+                return;
+            }
+            (*slot).request = FREE;
+            (*slot).next = self.head;
         }
+        self.head = id;
     }
 
+    /// For giving ids back one after the other.
+    #[inline(always)]
+    pub(super) fn returns(&mut self) -> Returns<'_> {
+        Returns {
+            slots: self.slots.as_ptr(),
+            mask: self.mask,
+            head: self.head,
+            given: 0,
+            ids: self,
+        }
+    }
+}
+
+/// The slot of an id.
+#[inline(always)]
+fn slot(slots: *mut Slot, mask: u32, id: u16) -> *mut Slot {
+    // SAFETY: a masked index is below the number of slots, `mask + 1`.
+    unsafe { slots.add((u32::from(id) & mask) as usize) }
+}
+
+/// Gives ids back. [`end`](Self::end) makes it count. What changes with each is in here, so that it
+/// stays in registers.
+pub(super) struct Returns<'a> {
+    slots: *mut Slot,
+    mask: u32,
+    head: u16,
+    given: u32,
+    ids: &'a mut Ids,
+}
+
+impl Returns<'_> {
     /// The caller's id of a request that is in flight, which then is no more. `None` for an id that
     /// is not in flight.
     #[inline(always)]
     pub(super) fn give(&mut self, id: u16) -> Option<u64> {
-        // SAFETY: the table has `mask + 1` entries, and the index is masked.
-        let slot = unsafe {
-            self.slots
-                .get_unchecked_mut((u32::from(id) & self.mask) as usize)
-        };
-        if slot.request != u32::from(id) {
-            return None;
-        }
-        slot.request = FREE;
-        let wr_id = slot.wr_id;
-        let position = (self.returned & self.mask) as usize;
-        // The next generation of the same slot. A queue of 65536 entries has one generation.
-        // SAFETY: as above.
+        let slot = slot(self.slots, self.mask, id);
+        // SAFETY: it is a slot of the table of `ids`, which is exclusively borrowed.
         unsafe {
-            *self.next.get_unchecked_mut(position) =
-                id.wrapping_add(self.mask.wrapping_add(1) as u16);
+            if (*slot).request != u32::from(id) {
+                return None;
+            }
+            (*slot).request = FREE;
+            (*slot).next = self.head;
+            // The next generation of the same slot. A queue of 65536 entries has one generation.
+            self.head = id.wrapping_add((self.mask + 1) as u16);
+            self.given += 1;
+            Some((*slot).wr_id)
         }
-        self.returned = self.returned.wrapping_add(1);
-        Some(wr_id)
+    }
+
+    /// Puts the chain's beginning and the count back.
+    #[inline(always)]
+    pub(super) fn end(self) {
+        self.ids.head = self.head;
+        self.ids.returned = self.ids.returned.wrapping_add(self.given);
     }
 }
 
@@ -129,6 +175,15 @@ impl Ids {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+
+    impl Ids {
+        pub(in super::super) fn give(&mut self, id: u16) -> Option<u64> {
+            let mut returns = self.returns();
+            let found = returns.give(id);
+            returns.end();
+            found
+        }
+    }
 
     #[test]
     fn an_id_is_a_slot_and_a_generation() {
@@ -139,11 +194,11 @@ mod tests {
         assert_eq!(ids.give(4), None, "the generation to come");
         assert_eq!(
             (ids.take(12), ids.take(13), ids.take(14)),
-            (Some(2), Some(3), Some(4))
+            (Some(4), Some(2), Some(3))
         );
         assert_eq!(ids.take(15), None, "full");
         assert_eq!(ids.give(0), None, "the generation before");
-        assert_eq!(ids.give(4), Some(14));
+        assert_eq!(ids.give(4), Some(12));
         assert_eq!(ids.give(0xfffc), None);
     }
 
@@ -164,8 +219,10 @@ mod tests {
         let mut ids = Ids::new(4);
         ids.take(1).unwrap();
         let taken = (ids.take(2).unwrap(), ids.take(3).unwrap());
-        ids.untake(2);
-        assert_eq!(ids.in_flight(), 1);
+        assert_eq!(ids.give(0), Some(1), "polled in between");
+        ids.untake(taken.1);
+        ids.untake(taken.0);
+        assert_eq!(ids.in_flight(), 0);
         assert_eq!(ids.give(taken.0), None);
         assert_eq!((ids.take(4).unwrap(), ids.take(5).unwrap()), taken);
         assert_eq!((ids.give(taken.1), ids.give(taken.0)), (Some(5), Some(4)));

@@ -18,7 +18,8 @@
 //! | 6 | 0–31, 32–63 | RDMA: bytes, local key (24 bits) |
 //! | 7 | | RDMA: local address |
 //!
-//! Inline data takes words 4 to 7.
+//! A send's second buffer takes words 6 and 7 as the first takes 4 and 5. Inline data takes words 4
+//! to 7.
 
 use super::entry::{self, Entry};
 use super::ids::Ids;
@@ -243,16 +244,21 @@ impl SendRing {
         [e, f, g, h]: [u64; 4],
     ) {
         let count = self.ids.taken();
+        let index = count.wrapping_sub(self.committed) as usize;
+        // As many places as entries, and fewer requests are staged than in flight, unless the device
+        // completes requests that it was never given.
+        let Some(place) = self.staged.get_mut(index) else {
+            return self.refuse(Refused::Full);
+        };
         let Some(id) = self.ids.take(wr_id) else {
-            self.refuse(Refused::Full);
-            return;
+            return self.refuse(Refused::Full);
         };
         let phase = u64::from((count >> self.shift) & 1) << PHASE_SHIFT;
         let (with_immediate, immediate) = match immediate {
             Some(immediate) => (HAS_IMMEDIATE, u64::from(immediate)),
             None => (0, 0),
         };
-        let entry = Entry::new([
+        *place = Entry::new([
             u64::from(id)
                 | control
                 | ALWAYS
@@ -267,10 +273,6 @@ impl SendRing {
             g,
             h,
         ]);
-        let index = count.wrapping_sub(self.committed) as usize;
-        // SAFETY: an id was to be had, so fewer requests were in flight, and hence staged, than
-        // there are entries, and `staged` has a place for each.
-        unsafe { *self.staged.get_unchecked_mut(index) = entry };
     }
 
     #[cold]
@@ -328,7 +330,10 @@ impl SendRing {
 
     /// Takes back what was pushed since the last commit.
     pub fn abort(&mut self) {
-        self.ids.untake(self.staged());
+        let staged = self.staged() as usize;
+        for entry in self.staged[..staged].iter().rev() {
+            self.ids.untake(entry.request());
+        }
         self.refused = None;
     }
 

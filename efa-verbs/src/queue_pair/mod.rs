@@ -178,16 +178,11 @@ impl QueuePair {
         let Some(rings) = &mut self.rings else {
             return self.send_cq.poll_send(out);
         };
-        let most = out.len();
-        let mut slots = out.iter_mut();
-        Ok(rings
-            .sent
-            .poll_send(&mut rings.send, most, |wr_id, status| {
-                if let Some(slot) = slots.next() {
-                    let status = VendorStatus(status.into());
-                    *slot = SendCompletion { wr_id, status };
-                }
-            }))
+        let make = |wr_id, status: u8| SendCompletion {
+            wr_id,
+            status: VendorStatus(status.into()),
+        };
+        Ok(rings.sent.poll_send(&mut rings.send, out, make))
     }
 
     /// Takes completions of receives, at most as many as `out` is long; returns how many. They come
@@ -208,13 +203,7 @@ impl QueuePair {
         let Some((recv, received)) = &mut rings.recv else {
             return Ok(0);
         };
-        let most = out.len();
-        let mut slots = out.iter_mut();
-        Ok(received.poll_receive(recv, most, |found| {
-            if let Some(slot) = slots.next() {
-                *slot = received_completion(found, source_gid);
-            }
-        }))
+        Ok(received.poll_receive(recv, out, |found| received_completion(found, source_gid)))
     }
 
     /// Asks for an event on the channel at the next completion. To wait: arm, poll once more (a
