@@ -284,6 +284,7 @@ impl Flow {
             self.flying.pop_front();
             if waits {
                 expired = true;
+                self.unweigh(sending);
                 self.resend(sending);
             }
         }
@@ -413,17 +414,21 @@ impl Flow {
         }
     }
 
-    /// Counts a packet as under way, once.
+    /// Counts a packet as under way.
     fn weigh(&mut self, sending: Sending) {
-        let Some(message) = self.message_mut(sending.seq) else {
-            return;
-        };
-        // A packet that is sent again still counts from the first time, unless its message has
-        // started again since.
-        if sending.attempt == 0 || (sending.attempt == message.round.saturating_mul(64)) {
+        if let Some(message) = self.message_mut(sending.seq) {
             let weight = Self::weight_of(message, sending.packet);
             message.flying += weight;
             self.weight += weight;
+        }
+    }
+
+    /// Takes a packet that must be lost for not under way any more.
+    fn unweigh(&mut self, sending: Sending) {
+        if let Some(message) = self.message_mut(sending.seq) {
+            let weight = Self::weight_of(message, sending.packet).min(message.flying);
+            message.flying -= weight;
+            self.weight = self.weight.saturating_sub(weight);
         }
     }
 

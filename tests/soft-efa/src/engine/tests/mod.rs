@@ -1,4 +1,8 @@
 //! Two engines in one process exchange data, without libibverbs.
 
+mod faults;
+mod formats;
+mod garbage;
 mod rig;
+mod status;
 mod transfer;

@@ -1,7 +1,5 @@
 //! Drives engines by hand, as libefa would: writes queue entries and doorbells, reads completions.
 
-#![allow(dead_code)]
-
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -71,10 +69,6 @@ impl Device {
         })
         .unwrap();
         Self { engine, ip }
-    }
-
-    pub fn new(last: u8) -> Self {
-        Self::with(last, ProfileName::P5en, "", 1)
     }
 
     pub fn register(&self, bytes: &[u8], access: Access) -> u32 {
@@ -450,4 +444,13 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ (i >> 16) as u8 ^ seed)
         .collect()
+}
+
+/// Waits for something to become true; it will soon, or the test fails.
+pub fn until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain");
+        std::thread::sleep(Duration::from_micros(100));
+    }
 }

@@ -153,9 +153,7 @@ fn a_datagram_comes_with_its_prefix() {
     let rkey = p.b.register(&target, ALL);
     p.qb.post_recv(3, &[(&target, rkey)]);
     // The receive must be there before the datagram.
-    while p.b.counter("receives_posted") == 0 {
-        std::thread::yield_now();
-    }
+    until(|| p.b.counter("receives_posted") > 0);
     let entry = Entry::send(1, p.to_b, p.qb.number, &[(&source, lkey)]);
     p.qa.post(&[entry]);
     assert_eq!(p.qa.send_cq.wait()[2], 0);
