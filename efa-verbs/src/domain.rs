@@ -66,6 +66,11 @@ impl ProtectionDomain {
         Ok(Self(Arc::new(Inner { raw, context })))
     }
 
+    /// Whether both are handles to the same domain.
+    pub fn same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The context that this domain belongs to.
     pub fn context(&self) -> &Context {
         &self.0.context

@@ -1,0 +1,144 @@
+//! Credits: how many requests may be with the device.
+//!
+//! A send-queue slot is free again only once the completion of its request has been
+//! polled, and nothing protects a completion queue from overrun. So one count covers
+//! both: a request takes a credit when it is posted and gives it back when its
+//! completion has been polled, and there are as many credits as the smaller of the two
+//! queues has entries for requests.
+//!
+//! A part of the credits is a reserve for operations that have not posted anything yet.
+//! A long transfer streams with what is left, and so never keeps a short one waiting
+//! for a completion.
+
+/// The count of free places in the send queue and its completion queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credits {
+    free: u32,
+    limit: u32,
+    reserve: u32,
+    /// Most requests that were ever with the device at once.
+    high_water: u32,
+}
+
+/// The share of the credits kept for operations that have not begun.
+const RESERVE_DIVISOR: u32 = 8;
+const RESERVE_MOST: u32 = 64;
+
+impl Credits {
+    /// Credits for a send queue of `send_queue` entries whose completion queue has
+    /// `completion_queue` entries for it.
+    pub(crate) fn new(send_queue: u32, completion_queue: u32) -> Self {
+        let limit = send_queue.min(completion_queue);
+        Self {
+            free: limit,
+            limit,
+            reserve: (limit / RESERVE_DIVISOR).min(RESERVE_MOST),
+            high_water: 0,
+        }
+    }
+
+    /// Requests that may be posted now.
+    #[inline]
+    pub(crate) fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Requests that an operation may post now that has posted some already.
+    #[inline]
+    pub(crate) fn free_for_streams(&self) -> u32 {
+        self.free.saturating_sub(self.reserve)
+    }
+
+    /// Requests that may be with the device at once.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Requests that are with the device now.
+    pub(crate) fn used(&self) -> u32 {
+        self.limit - self.free
+    }
+
+    /// The most that were ever with the device at once.
+    pub(crate) fn high_water(&self) -> u32 {
+        self.high_water
+    }
+
+    /// Takes one credit; false where none is free.
+    #[inline]
+    pub(crate) fn take(&mut self) -> bool {
+        let Some(free) = self.free.checked_sub(1) else {
+            return false;
+        };
+        self.free = free;
+        true
+    }
+
+    /// Notes the depth after a batch was posted. Not part of [`take`](Self::take), so
+    /// that a request in a batch costs no more than a decrement.
+    #[inline]
+    pub(crate) fn note_depth(&mut self) {
+        self.high_water = self.high_water.max(self.limit - self.free);
+    }
+
+    /// Gives one credit back.
+    #[inline]
+    pub(crate) fn give(&mut self) {
+        debug_assert!(self.free < self.limit, "a credit came back twice");
+        self.free = (self.free + 1).min(self.limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_smaller_queue_decides() {
+        assert_eq!(Credits::new(128, 64).limit(), 64);
+        assert_eq!(Credits::new(64, 128).limit(), 64);
+    }
+
+    #[test]
+    fn a_depth_of_one_still_streams() {
+        let mut credits = Credits::new(1, 1);
+        assert_eq!(credits.free_for_streams(), 1);
+        assert!(credits.take());
+        assert!(!credits.take());
+        credits.give();
+        assert!(credits.take());
+    }
+
+    #[test]
+    fn streams_leave_the_reserve_alone() {
+        let mut credits = Credits::new(64, 64);
+        while credits.free_for_streams() > 0 {
+            assert!(credits.take());
+        }
+        assert_eq!(credits.free(), 8);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_the_limit(
+            send in 1u32..300, completion in 1u32..300,
+            steps in prop::collection::vec(any::<bool>(), 0..2000),
+        ) {
+            let mut credits = Credits::new(send, completion);
+            let mut out = 0u32;
+            for take in steps {
+                if take {
+                    if credits.take() { out += 1; }
+                    credits.note_depth();
+                } else if out > 0 {
+                    credits.give();
+                    out -= 1;
+                }
+                prop_assert_eq!(credits.used(), out);
+                prop_assert!(out <= send.min(completion));
+                prop_assert!(credits.high_water() >= out);
+            }
+        }
+    }
+}

@@ -1,0 +1,576 @@
+//! Endpoints: one queue pair, any number of peers, operations of any size.
+
+mod life;
+mod local;
+mod receive;
+mod store;
+mod transfer;
+mod wait;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+use efa_verbs::{Access, Buffer, Operations, QpState, QueuePair, QueuePairConfig};
+
+use crate::address::EndpointAddress;
+use crate::config::{Config, Loopback};
+use crate::connect::bring_up;
+use crate::credit::Credits;
+use crate::domain::{Domain, Handle};
+use crate::error::{Error, Result};
+use crate::flow::Flow;
+use crate::handshake::Incarnation;
+use crate::immediate::Immediates;
+use crate::ops::{Completion, OperationId};
+use crate::peers::{Gone, NewPeer, PeerId};
+use crate::region::Region;
+use crate::session::{Core, Rules, Session};
+use crate::stats::{PeerStats, Stats};
+
+pub use life::Closed;
+
+/// PCI device id of the p4d generation, which drops traffic of a device to itself.
+const P4D: u32 = 0xefa1;
+
+/// A queue pair with any number of peers: what a program transfers data with.
+///
+/// SRD has no connections, so one queue pair reaches thousands of peers, each of which costs a
+/// small entry and an address handle that is shared by all peers of one device. Everything
+/// goes through `&mut self`: use one endpoint per thread, on a shared [`Domain`].
+///
+/// An operation ([`put`](Self::put), [`get`](Self::get), [`send`](Self::send), …) may be of
+/// any size, and has exactly one [`Completion`], whatever the number of its requests and the
+/// order in which they finish. What it needs, memory and peer, is kept alive until the
+/// device is done with it.
+///
+/// ```no_run
+/// use efa_transport::{Access, Buffer, Config, Domain, Endpoint};
+/// # fn f(exchange: impl Fn(String) -> (String, String)) -> Result<(), Box<dyn std::error::Error>> {
+/// let domain = Domain::open_first()?;
+/// let mut endpoint = Endpoint::new(&domain, Config::default())?;
+/// let region = domain.register(Buffer::zeroed(1 << 20)?, Access::LOCAL | Access::REMOTE_WRITE)?;
+/// region.copy_in(0, b"hello")?;
+///
+/// // Tell the peer our address, and learn its address and memory; see `handshake` for a
+/// // ready-made way.
+/// let (address, target) = exchange(endpoint.address().to_string());
+/// let peer = endpoint.connect(address.parse()?)?;
+///
+/// let put = endpoint.put(peer, region.slice(..5)?, target.parse()?, 0)?;
+/// let completion = endpoint.wait(put, None)?;
+/// completion.result?;
+/// # Ok(()) }
+/// ```
+pub struct Endpoint {
+    // First: the queue pair is destroyed before anything that its requests name.
+    core: Core,
+    rules: Rules,
+    config: Config,
+    domain: Domain,
+    address: EndpointAddress,
+    incarnation: Incarnation,
+    /// Peers by the number of their handle and of their queue pair, for receive completions.
+    sources: HashMap<u32, u32>,
+    /// Peers whose handshake has not finished.
+    installing: HashMap<(EndpointAddress, u64), PeerId>,
+    immediates: Immediates,
+    /// Operations that this process carries out itself.
+    local: VecDeque<OperationId>,
+    /// Buffers for messages from plain slices. One is free when no operation has a clone.
+    send_buffers: Vec<Region>,
+    next_send_buffer: usize,
+    receives: bool,
+}
+
+impl Endpoint {
+    /// Makes an endpoint, with its queue pair in RESET until the first peer is connected.
+    ///
+    /// # Errors
+    /// Depths above the device's limits (with both numbers), features that the device or the
+    /// library lacks, or whatever the kernel refuses.
+    pub fn new(domain: &Domain, config: Config) -> Result<Self> {
+        let (pair, rules) = create_pair(domain, &config)?;
+        let address = address_of(domain, &pair, &config)?;
+        let pool = match config.receive_pool {
+            None => None,
+            Some(pool) => {
+                let size = pool
+                    .size
+                    .unwrap_or(rules.max_message)
+                    .min(rules.max_message);
+                let bytes = u64::from(size) * u64::from(pool.buffers);
+                let bytes = usize::try_from(bytes).map_err(|_| Error::Overflow)?;
+                if pool.buffers > pair.recv_capacity() {
+                    return Err(efa_verbs::Error::LimitExceeded {
+                        device: rules.device.clone(),
+                        what: efa_verbs::Limit::RecvDepth,
+                        requested: pool.buffers.into(),
+                        limit: pair.recv_capacity().into(),
+                    }
+                    .into());
+                }
+                let region = domain.register(Buffer::zeroed(bytes)?, Access::LOCAL)?;
+                Some((region, pool.buffers, size))
+            }
+        };
+        let receives = config.receive_depth > 0 || rules.unsolicited;
+        let flow = Flow::new(
+            credits(&pair),
+            config.max_operations,
+            rules.max_request,
+            config.quantum,
+        );
+        let incarnation = Incarnation::random();
+        tracing::debug!(
+            device = rules.device,
+            %incarnation,
+            ?address,
+            "endpoint made"
+        );
+        Ok(Self {
+            core: Core::new(pair, flow, pool),
+            rules,
+            immediates: Immediates::new(config.max_immediates),
+            config,
+            domain: domain.clone(),
+            address,
+            incarnation,
+            sources: HashMap::new(),
+            installing: HashMap::new(),
+            local: VecDeque::new(),
+            send_buffers: Vec::new(),
+            next_send_buffer: 0,
+            receives,
+        })
+    }
+
+    // ---- what it is -----------------------------------------------------------------
+
+    /// Where peers reach this endpoint. It changes when the endpoint is rebuilt.
+    pub fn address(&self) -> EndpointAddress {
+        self.address
+    }
+
+    /// Which life of the endpoint this is.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The domain that it belongs to.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// The settings it was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The queue pair's state, asked of the device.
+    ///
+    /// # Errors
+    /// The query fails: the device may be gone.
+    pub fn state(&self) -> Result<QpState> {
+        Ok(self.core.pair().state()?)
+    }
+
+    /// Bytes of the largest single RDMA request; longer transfers are cut.
+    pub fn max_request_size(&self) -> u32 {
+        self.rules.max_request
+    }
+
+    /// Bytes of the longest message.
+    pub fn max_message_size(&self) -> u32 {
+        self.rules.max_message
+    }
+
+    /// Bytes of the longest message that needs no buffer at all.
+    pub fn max_inline(&self) -> u32 {
+        self.rules.max_inline
+    }
+
+    /// Requests that may be with the device at once.
+    pub fn depth(&self) -> u32 {
+        self.core.flow.credits.limit()
+    }
+
+    /// Requests that could be posted now.
+    pub fn free_depth(&self) -> u32 {
+        self.core.flow.credits.free()
+    }
+
+    /// Operations that are not finished, or whose completion was not taken.
+    pub fn operations(&self) -> u32 {
+        self.core.flow.table.live()
+    }
+
+    /// Operations that wait for room in the send queue.
+    pub fn queued(&self) -> u32 {
+        self.core.flow.waiting()
+    }
+
+    /// How requests are posted: through libefa, or directly.
+    pub fn data_path(&self) -> efa_verbs::DataPath {
+        self.core.pair().path()
+    }
+
+    /// Counters since the endpoint was made.
+    pub fn stats(&self) -> Stats {
+        self.core.flow.snapshot()
+    }
+
+    // ---- peers ----------------------------------------------------------------------
+
+    /// Connects to a peer: makes (or shares) the address handle, and brings the queue pair up
+    /// if this is the first.
+    ///
+    /// Both sides must have connected before either uses RDMA: a device refuses requests from
+    /// a device for which it has no handle (UNKNOWN_PEER). The [`handshake`](crate::handshake)
+    /// takes care of that. Connecting to a peer again returns the same name.
+    ///
+    /// # Errors
+    /// The handle can't be made, a transition fails (the queue pair is then back in RESET, or
+    /// the error names its state), or the same queue pair is connected with another key.
+    pub fn connect(&mut self, address: EndpointAddress) -> Result<PeerId> {
+        let (handle, key) = self.reach(address)?;
+        if let Some(known) = self.connected_at(key) {
+            let entry = self.core.flow.peers.get(known);
+            if entry.is_some_and(|entry| entry.address == address) {
+                return Ok(known);
+            }
+            return Err(Error::AlreadyConnected {
+                address: entry.map_or(address, |entry| entry.address),
+            });
+        }
+        self.bring_up(address)?;
+        let local = self.is_local(address);
+        let peer = self.core.flow.peers.add(NewPeer {
+            address,
+            handle: Some(handle).filter(|_| !local),
+            incarnation: 0,
+            local,
+            capabilities: 0,
+        });
+        self.sources.insert(key, peer.index);
+        tracing::debug!(%peer, ?address, local, "connected");
+        Ok(peer)
+    }
+
+    /// Makes the queue pair ready without a peer: peers that connect to this endpoint can then
+    /// send to it, and receives can be posted.
+    ///
+    /// # Errors
+    /// A transition fails.
+    pub fn activate(&mut self) -> Result<()> {
+        self.bring_up(self.address)
+    }
+
+    /// Ends a connection. Operations that are fully posted go on; those with requests still to
+    /// post fail with [`FailureKind::Disconnected`](crate::FailureKind::Disconnected). The
+    /// address handle goes when nothing uses it any more.
+    ///
+    /// # Errors
+    /// [`Error::PeerGone`].
+    pub fn disconnect(&mut self, peer: PeerId) -> Result<()> {
+        self.drop_peer(peer, Gone::Disconnected)
+    }
+
+    /// The addresses of all peers.
+    pub fn peers(&self) -> impl Iterator<Item = (PeerId, EndpointAddress)> {
+        self.core
+            .flow
+            .peers
+            .iter()
+            .map(|(id, entry)| (id, entry.address))
+    }
+
+    /// Connected peers.
+    pub fn peer_count(&self) -> u32 {
+        self.core.flow.peers.count()
+    }
+
+    /// A peer's address.
+    ///
+    /// # Errors
+    /// [`Error::PeerGone`].
+    pub fn peer_address(&self, peer: PeerId) -> Result<EndpointAddress> {
+        match self.core.flow.peers.get(peer) {
+            Some(entry) => Ok(entry.address),
+            None => Err(self.gone(peer)),
+        }
+    }
+
+    /// A peer's incarnation, where a handshake told it.
+    pub fn peer_incarnation(&self, peer: PeerId) -> Option<Incarnation> {
+        Incarnation::from_number(self.core.flow.peers.get(peer)?.incarnation)
+    }
+
+    /// What has been exchanged with a peer.
+    ///
+    /// # Errors
+    /// [`Error::PeerGone`].
+    pub fn peer_stats(&self, peer: PeerId) -> Result<PeerStats> {
+        match self.core.flow.peers.get(peer) {
+            Some(entry) => Ok(PeerStats {
+                operations: entry.operations,
+                bytes: entry.bytes,
+                failed: entry.failures,
+                in_flight: entry.in_flight,
+            }),
+            None => Err(self.gone(peer)),
+        }
+    }
+
+    #[cold]
+    fn gone(&self, peer: PeerId) -> Error {
+        Error::PeerGone {
+            peer,
+            reason: self.core.flow.peers.gone(peer),
+        }
+    }
+
+    fn drop_peer(&mut self, peer: PeerId, why: Gone) -> Result<()> {
+        let Some(entry) = self.core.flow.peers.get(peer) else {
+            return Err(self.gone(peer));
+        };
+        let address = entry.address;
+        if let Ok((_, key)) = self.reach(address)
+            && self.sources.get(&key) == Some(&peer.index)
+        {
+            self.sources.remove(&key);
+        }
+        self.core.flow.disconnect(peer, why);
+        tracing::debug!(%peer, ?address, %why, "disconnected");
+        Ok(())
+    }
+
+    /// The handle for an address, and the key under which its messages arrive.
+    fn reach(&self, address: EndpointAddress) -> Result<(Handle, u32)> {
+        let handle = self
+            .domain
+            .handle(address.gid())
+            .map_err(|source| Error::Connect {
+                address,
+                step: "address handle",
+                state: self.core.pair().known_state(),
+                source,
+            })?;
+        let key = source_key(handle.ah().number(), address.queue_pair());
+        Ok((handle, key))
+    }
+
+    /// The usable peer behind a key.
+    fn connected_at(&self, key: u32) -> Option<PeerId> {
+        let &index = self.sources.get(&key)?;
+        let entry = self.core.flow.peers.entry(index)?;
+        let id = PeerId::new(index, entry.generation);
+        self.core.flow.peers.is_usable(id).then_some(id)
+    }
+
+    fn bring_up(&mut self, address: EndpointAddress) -> Result<()> {
+        let (key, retries) = (self.config.queue_key, self.config.rnr_retries);
+        let was_up = self.core.pair().known_state() == QpState::Rts;
+        bring_up(self.core.pair_mut(), key, retries).map_err(|failed| failed.with(address))?;
+        if !was_up {
+            self.core.refill()?;
+        }
+        Ok(())
+    }
+
+    /// Whether transfers to this address are copied by the CPU.
+    fn is_local(&self, address: EndpointAddress) -> bool {
+        if self.config.loopback == Loopback::Device || address.gid() != self.domain.gid() {
+            return false;
+        }
+        let own = address.queue_pair() == self.address.queue_pair();
+        own || self.domain.attributes().vendor_part_id == P4D
+    }
+
+    // ---- posting in batches ---------------------------------------------------------
+
+    /// Posts the requests that `build` adds to a session, with one doorbell: all of them, or
+    /// none if `build` returns an error or panics, or if the device refuses.
+    ///
+    /// This is the fastest way to post many short operations. The closure sees nothing but
+    /// the session, which can't leave it.
+    ///
+    /// ```no_run
+    /// # use efa_transport::{Endpoint, Error, PeerId, Region, RemoteRegion};
+    /// # fn f(endpoint: &mut Endpoint, peer: PeerId, region: &Region, remote: RemoteRegion)
+    /// # -> Result<(), Error> {
+    /// endpoint.post(|session| {
+    ///     for i in 0..16u64 {
+    ///         let part = i * 64..(i + 1) * 64;
+    ///         session.write(peer, region.slice(part.clone())?, remote.slice(part)?, i)?;
+    ///     }
+    ///     Ok::<_, Error>(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What `build` returns; [`Error::PostFailed`]; the queue pair is not up.
+    #[inline]
+    pub fn post<R, E: From<Error>>(
+        &mut self,
+        build: impl FnOnce(&mut Session<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.core.post(&self.rules, build)
+    }
+
+    // ---- completions ----------------------------------------------------------------
+
+    /// Takes what has completed, appends it to `out`, and keeps everything moving: queued
+    /// operations, receives, deadlines. Returns how many completions it appended.
+    ///
+    /// It never blocks. Call it often while operations are under way; with nothing to do it
+    /// costs little. `out` keeps its capacity, so a reused vector makes polling free of
+    /// allocations.
+    ///
+    /// # Errors
+    /// The device can't be polled. Completions that were taken before are in `out`.
+    #[inline]
+    pub fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize> {
+        let before = out.len();
+        self.take_parked(out);
+        self.progress(Some(out))?;
+        self.take_parked(out);
+        Ok(out.len() - before)
+    }
+
+    #[inline]
+    fn take_parked(&mut self, out: &mut Vec<Completion>) {
+        while let Some(completion) = self.core.flow.take_parked() {
+            out.push(completion);
+        }
+    }
+
+    /// One round of everything. Returns how much happened.
+    #[inline]
+    fn progress(&mut self, mut out: Option<&mut Vec<Completion>>) -> Result<usize> {
+        let mut events = 0;
+        // Bounded, so that a fast device can't keep the caller here.
+        for _ in 0..8 {
+            let count = self.core.poll_send(out.as_deref_mut())?;
+            events += count;
+            if count < Core::BATCH {
+                break;
+            }
+        }
+        if self.receives {
+            events += self.poll_receives()?;
+        }
+        if self.core.flow.has_waiting() {
+            self.core.pump()?;
+        }
+        if !self.local.is_empty() {
+            events += self.step_local();
+        }
+        if self.core.flow.has_deadlines() {
+            events += self.expire();
+        }
+        Ok(events)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("address", &self.address)
+            .field("peers", &self.peer_count())
+            .field("operations", &self.operations())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Receive completions name their sender by two 16-bit numbers.
+fn source_key(handle: u16, queue_pair: u32) -> u32 {
+    u32::from(handle) << 16 | (queue_pair & 0xffff)
+}
+
+/// As many as the send queue has places: its completion queue is made as large.
+fn credits(pair: &QueuePair) -> Credits {
+    Credits::new(pair.send_capacity(), pair.send_capacity())
+}
+
+fn address_of(domain: &Domain, pair: &QueuePair, config: &Config) -> Result<EndpointAddress> {
+    EndpointAddress::new(domain.gid(), pair.number(), config.queue_key).map_err(|error| {
+        Error::Verbs(efa_verbs::Error::InvalidArgument {
+            what: "the endpoint's own address",
+            reason: error.to_string(),
+        })
+    })
+}
+
+/// The queue pair that a configuration asks for, and what can be done with it.
+fn create_pair(domain: &Domain, config: &Config) -> Result<(QueuePair, Rules)> {
+    let attributes = domain.attributes();
+    let capabilities = attributes.capabilities;
+    let mut operations = Operations::supported(capabilities);
+    if attributes.max_rdma_size == 0 {
+        operations = Operations::SEND | Operations::SEND_WITH_IMMEDIATE;
+    }
+    let can_unsolicited = capabilities.contains(efa_verbs::Capabilities::UNSOLICITED_WRITE_RECV);
+    let mut unsolicited = config.unsolicited.unwrap_or(can_unsolicited);
+    let inline = u32::from(attributes.inline_buf_size);
+    let mut wanted = QueuePairConfig {
+        send_depth: config.send_depth,
+        recv_depth: config.receive_depth,
+        max_inline: inline,
+        operations,
+        completion_channel: config.events,
+        unsolicited_write_recv: unsolicited,
+        extra_recv_completions: if unsolicited {
+            config.immediate_room
+        } else {
+            0
+        },
+        source_gid: capabilities.contains(efa_verbs::Capabilities::CQ_WITH_SGID)
+            && config.receive_depth > 0,
+        lockless: config.lockless,
+        path: config.path,
+        ..QueuePairConfig::default()
+    };
+    let pd = domain.protection_domain();
+    let pair = match pd.create_queue_pair(&wanted) {
+        // The device has it and the library is too old to offer it: go without, unless it
+        // was asked for.
+        Err(
+            efa_verbs::Error::Unsupported {
+                feature: efa_verbs::Feature::UnsolicitedWriteRecv | efa_verbs::Feature::SourceGid,
+                ..
+            }
+            | efa_verbs::Error::MissingEntryPoints { .. },
+        ) if config.unsolicited.is_none() => {
+            unsolicited = false;
+            wanted.unsolicited_write_recv = false;
+            wanted.extra_recv_completions = 0;
+            wanted.source_gid = false;
+            pd.create_queue_pair(&wanted)?
+        }
+        made => made?,
+    };
+    let max_request = match config.max_request {
+        None => attributes.max_rdma_size,
+        Some(limit) => {
+            if limit == 0 || limit > attributes.max_rdma_size {
+                return Err(Error::TooLong {
+                    what: "Config::max_request",
+                    length: limit.into(),
+                    limit: attributes.max_rdma_size.into(),
+                });
+            }
+            limit
+        }
+    };
+    let rules = Rules {
+        domain: domain.id(),
+        max_request,
+        max_message: domain.max_message_size(),
+        max_inline: pair.max_inline(),
+        operations,
+        unsolicited,
+        device: domain.device_name().to_owned(),
+    };
+    Ok((pair, rules))
+}

@@ -1,0 +1,923 @@
+//! The flow of operations through the send queue, without any I/O.
+//!
+//! It joins the operation table, the credits, the turns and the plans, and says what to
+//! post next and what each completion means. The endpoint drives it with a real queue
+//! pair; the harness in `flow/harness.rs` drives it with a simulated device.
+//!
+//! Two ways lead into the queue. [`Flow::begin`] is the fast one: an operation of one
+//! request that goes into the open session at once. [`Flow::submit`] takes an operation
+//! of any size, which [`Flow::pump`] then posts as credits allow.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Instant;
+
+use crate::chunk::{Chunk, ChunkError, Piece, Plan};
+use crate::credit::Credits;
+use crate::failure::{Cause, Failure, FailureKind};
+use crate::ops::{Completion, Kind, NONE, OperationId, Status, Table, request_index};
+use crate::peers::{Gone, Peer, PeerId, Peers};
+use crate::stats::Stats;
+use crate::turn::{Class, Turns};
+
+#[cfg(test)]
+mod harness;
+
+/// One request, ready for the device.
+#[derive(Debug)]
+pub(crate) struct Request<'a, A> {
+    pub(crate) wr_id: u64,
+    pub(crate) kind: Kind,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) chunk: Chunk,
+    pub(crate) peer: &'a Peer<A>,
+}
+
+/// Where requests go.
+pub(crate) trait Sink<A> {
+    /// Adds a request to the open session.
+    fn push(&mut self, request: Request<'_, A>);
+}
+
+/// Why an operation was not accepted. Nothing was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// No credit is left.
+    QueueFull,
+    /// No slot is left.
+    TableFull,
+    /// No such peer.
+    Peer(Gone),
+    /// The ranges are impossible.
+    Chunk(ChunkError),
+    /// A list without pieces.
+    Empty,
+}
+
+/// What an operation has besides its slot when it is more than one posted request.
+#[derive(Debug)]
+struct Planned<M> {
+    plan: Plan<M>,
+    /// Bytes of requests that succeeded.
+    landed: u64,
+    immediate: Option<u32>,
+    active: bool,
+    /// The last request carries immediate data and waits until all others have landed.
+    held: bool,
+}
+
+impl<M> Planned<M> {
+    fn new() -> Self {
+        Self {
+            plan: Plan::new(),
+            landed: 0,
+            immediate: None,
+            active: false,
+            held: false,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.plan.clear();
+        self.landed = 0;
+        self.immediate = None;
+        self.active = false;
+        self.held = false;
+    }
+}
+
+/// What one visit of the pump did, so that it can be undone.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    slot: u32,
+    class: Class,
+    from: u64,
+    requests: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Flow<M, A> {
+    pub(crate) table: Table<M>,
+    pub(crate) peers: Peers<A>,
+    pub(crate) credits: Credits,
+    pub(crate) stats: Stats,
+    plans: Vec<Planned<M>>,
+    turns: Turns,
+    journal: Vec<Step>,
+    deadlines: BinaryHeap<Reverse<(Instant, OperationId)>>,
+    max_request: u32,
+    quantum: u32,
+    stream_next: bool,
+}
+
+impl<M: Clone, A> Flow<M, A> {
+    /// `max_request` is the largest request in bytes, `quantum` the most requests of one
+    /// operation in a row.
+    pub(crate) fn new(credits: Credits, operations: u32, max_request: u32, quantum: u32) -> Self {
+        Self {
+            table: Table::new(operations),
+            peers: Peers::new(),
+            credits,
+            stats: Stats::new(),
+            plans: Vec::new(),
+            turns: Turns::new(),
+            journal: Vec::new(),
+            deadlines: BinaryHeap::new(),
+            max_request: max_request.max(1),
+            quantum: quantum.max(1),
+            stream_next: false,
+        }
+    }
+
+    /// Whether operations wait for credits.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// Operations that wait for credits.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.turns.len()
+    }
+
+    /// Whether an operation that has posted nothing waits: a newcomer must not overtake it.
+    #[inline]
+    pub(crate) fn has_fresh(&self) -> bool {
+        self.turns.has_fresh()
+    }
+
+    // ---- the fast way in ------------------------------------------------------------
+
+    /// Accepts an operation of one request, which the caller posts in the open session.
+    /// Returns its id and its peer. `link` is kept in the slot: the session chains what it
+    /// began by it.
+    #[inline(always)]
+    pub(crate) fn begin(
+        &mut self,
+        kind: Kind,
+        peer: PeerId,
+        tag: u64,
+        length: u64,
+        memory: Option<&M>,
+        link: u32,
+    ) -> Result<(OperationId, &Peer<A>), Refused> {
+        if self.peers.get(peer).is_none() {
+            return Err(Refused::Peer(self.peers.gone(peer)));
+        }
+        if !self.credits.take() {
+            self.stats.queue_full += 1;
+            return Err(Refused::QueueFull);
+        }
+        let Some(slot) = self
+            .table
+            .insert(kind, peer, tag, length, memory.cloned(), link)
+        else {
+            self.credits.give();
+            return Err(Refused::TableFull);
+        };
+        // Checked above: this never fails, and the compiler sees as much.
+        let Some(entry) = self.peers.get_mut(peer) else {
+            return Err(Refused::Peer(Gone::Unknown));
+        };
+        entry.in_flight += 1;
+        Ok((self.table.id(slot), entry))
+    }
+
+    /// Takes back an operation that [`begin`](Self::begin) accepted and that was not posted.
+    #[cold]
+    pub(crate) fn undo(&mut self, slot: u32) {
+        let op = self.table.op_mut(slot);
+        op.memory = None;
+        op.pending = 0;
+        let peer = op.peer.index;
+        self.credits.give();
+        self.peers.operation_ended(peer);
+        self.table.release(slot);
+    }
+
+    // ---- operations of any size -----------------------------------------------------
+
+    /// Accepts an operation of any size; [`pump`](Self::pump) posts it.
+    pub(crate) fn submit(
+        &mut self,
+        kind: Kind,
+        peer: PeerId,
+        tag: u64,
+        immediate: Option<u32>,
+        max: Option<u32>,
+        pieces: impl IntoIterator<Item = Piece<M>>,
+    ) -> Result<OperationId, Refused> {
+        let id = self.plan(kind, peer, tag, immediate, max, pieces)?;
+        self.turns.push(Class::Fresh, peer.index, id.slot());
+        Ok(id)
+    }
+
+    /// Accepts an operation that the caller carries out itself, `step` bytes at a time, by
+    /// [`local_next`](Self::local_next) and [`local_end`](Self::local_end).
+    pub(crate) fn submit_local(
+        &mut self,
+        kind: Kind,
+        peer: PeerId,
+        tag: u64,
+        immediate: Option<u32>,
+        step: u32,
+        pieces: impl IntoIterator<Item = Piece<M>>,
+    ) -> Result<OperationId, Refused> {
+        self.plan(kind, peer, tag, immediate, Some(step), pieces)
+    }
+
+    fn plan(
+        &mut self,
+        kind: Kind,
+        peer: PeerId,
+        tag: u64,
+        immediate: Option<u32>,
+        max: Option<u32>,
+        pieces: impl IntoIterator<Item = Piece<M>>,
+    ) -> Result<OperationId, Refused> {
+        if self.peers.get(peer).is_none() {
+            return Err(Refused::Peer(self.peers.gone(peer)));
+        }
+        let slot = self
+            .table
+            .insert(kind, peer, tag, 0, None, NONE)
+            .ok_or(Refused::TableFull)?;
+        self.table.op_mut(slot).pending = 0;
+        if self.plans.len() <= slot as usize {
+            self.plans.resize_with(slot as usize + 1, Planned::new);
+        }
+        let planned = &mut self.plans[slot as usize];
+        planned.immediate = immediate;
+        planned.plan.set_max(max.unwrap_or(self.max_request));
+        let mut outcome = Ok(());
+        for piece in pieces {
+            outcome = planned.plan.push(piece).map_err(Refused::Chunk);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        if outcome.is_ok() && planned.plan.total() == 0 {
+            outcome = Err(Refused::Empty);
+        }
+        if let Err(refused) = outcome {
+            planned.clear();
+            self.table.release(slot);
+            return Err(refused);
+        }
+        planned.active = true;
+        let length = planned.plan.length();
+        let op = self.table.op_mut(slot);
+        op.length = length;
+        op.status = Status::Open;
+        if let Some(entry) = self.peers.entry_mut(peer.index) {
+            entry.in_flight += 1;
+        }
+        Ok(self.table.id(slot))
+    }
+
+    /// Posts what credits and fairness allow into the open session: at most `visits` turns.
+    /// The caller must then say how the session ended, by [`commit`](Self::commit) or
+    /// [`roll_back`](Self::roll_back). Returns the number of requests.
+    pub(crate) fn pump(&mut self, visits: u32, sink: &mut impl Sink<A>) -> u32 {
+        debug_assert!(self.journal.is_empty());
+        let mut posted = 0;
+        for _ in 0..visits {
+            let free = self.credits.free();
+            let fresh = free > 0 && self.turns.has_fresh();
+            // Streams leave the reserve alone, but not to those who would otherwise always
+            // be first: when it is their turn, and fresh ones wait, they get one request.
+            let stream = self.turns.has_streams()
+                && (self.credits.free_for_streams() > 0 || (fresh && self.stream_next));
+            let class = match (fresh, stream) {
+                (true, true) if self.stream_next => Class::Stream,
+                (true, _) => Class::Fresh,
+                (false, true) => Class::Stream,
+                (false, false) => break,
+            };
+            self.stream_next = class == Class::Fresh;
+            let Some(slot) = self.turns.pop(class) else {
+                break;
+            };
+            posted += self.serve(slot, class, sink);
+        }
+        posted
+    }
+
+    fn serve(&mut self, slot: u32, class: Class, sink: &mut impl Sink<A>) -> u32 {
+        let id = self.table.id(slot);
+        let op = self.table.op_mut(slot);
+        let planned = &mut self.plans[slot as usize];
+        let from = planned.plan.position();
+        let index = op.peer.index;
+        // The operation counts in its peer's `in_flight`, so the entry is still its own.
+        let Some(peer) = self.peers.entry(index) else {
+            return 0;
+        };
+        let mut requests = 0;
+        while requests < self.quantum {
+            let first = planned.plan.position() == 0;
+            let credits = if first {
+                self.credits.free()
+            } else {
+                self.credits.free_for_streams()
+            };
+            // A held request has nothing else in the queue and must not wait for the
+            // reserve: it is treated as a beginning.
+            let last = planned.plan.left() == 1;
+            let carries = last && planned.immediate.is_some();
+            let its_turn = class == Class::Stream && requests == 0;
+            let may_use_reserve =
+                (its_turn || carries && op.pending == 0) && self.credits.free() > 0;
+            if credits == 0 && !may_use_reserve {
+                break;
+            }
+            if carries && op.pending > 0 {
+                planned.held = true;
+                break;
+            }
+            let Some((at, chunk)) = planned.plan.advance() else {
+                break;
+            };
+            let taken = self.credits.take();
+            debug_assert!(taken);
+            op.pending += 1;
+            requests += 1;
+            sink.push(Request {
+                wr_id: id.request(at),
+                kind: op.kind,
+                immediate: if carries { planned.immediate } else { None },
+                chunk,
+                peer,
+            });
+        }
+        if planned.plan.left() == 0 {
+            op.status = Status::Planned;
+        } else if !planned.held {
+            // With nothing posted it goes back to where it was, and the pump ends by
+            // itself, because credits are what it lacks.
+            if requests == 0 {
+                self.turns.push_front(class, index, slot);
+                return 0;
+            }
+            self.turns.push(Class::Stream, index, slot);
+        }
+        self.journal.push(Step {
+            slot,
+            class,
+            from,
+            requests,
+        });
+        requests
+    }
+
+    /// The session with what the last pump posted went to the device.
+    pub(crate) fn commit(&mut self) {
+        self.journal.clear();
+        self.credits.note_depth();
+    }
+
+    /// Turns that the last pump served.
+    pub(crate) fn visits(&self) -> usize {
+        self.journal.len()
+    }
+
+    /// The session with what the last pump posted did not go to the device: everything
+    /// waits again, in the order it had.
+    #[cold]
+    pub(crate) fn roll_back(&mut self) {
+        while let Some(step) = self.journal.pop() {
+            let op = self.table.op_mut(step.slot);
+            let planned = &mut self.plans[step.slot as usize];
+            op.pending -= step.requests;
+            for _ in 0..step.requests {
+                self.credits.give();
+            }
+            planned.plan.rewind(step.from);
+            planned.held = false;
+            op.status = Status::Open;
+            let peer = op.peer.index;
+            self.turns.remove(peer, step.slot);
+            self.turns.push_front(step.class, peer, step.slot);
+        }
+    }
+
+    /// The session with the single turn that the last pump served was refused for good:
+    /// that operation fails.
+    #[cold]
+    pub(crate) fn refuse_front(&mut self, errno: i32) {
+        let slot = self.journal.first().map(|step| step.slot);
+        self.roll_back();
+        if let Some(slot) = slot {
+            self.note(slot, FailureKind::Post { errno }, None);
+            if self.table.op(slot).pending == 0 {
+                self.finish(slot, None);
+            }
+        }
+    }
+
+    // ---- completions ----------------------------------------------------------------
+
+    /// A request of ours has completed. If that ends its operation, the completion goes
+    /// to `out`, or is parked.
+    #[inline(always)]
+    pub(crate) fn complete(
+        &mut self,
+        wr_id: u64,
+        vendor_status: u32,
+        out: Option<&mut Vec<Completion>>,
+    ) {
+        let Some((slot, op)) = self.table.resolve(wr_id) else {
+            self.stats.stale_completions += 1;
+            return;
+        };
+        self.credits.give();
+        op.pending -= 1;
+        if op.status != Status::Posted || vendor_status != 0 {
+            return self.complete_slow(slot, wr_id, vendor_status, out);
+        }
+        // One request, and it succeeded: what most operations of a busy program are.
+        let length = op.length;
+        let peer = op.peer;
+        drop(op.memory.take());
+        if let Some(entry) = self.peers.entry_mut(peer.index) {
+            entry.operations += 1;
+            entry.bytes += length;
+        }
+        self.peers.operation_ended(peer.index);
+        self.stats.operations += 1;
+        self.stats.bytes += length;
+        match out {
+            Some(out) => {
+                let op = self.table.op(slot);
+                out.push(Completion {
+                    operation: OperationId(op.id),
+                    tag: op.tag,
+                    peer: Some(peer),
+                    kind: op.kind,
+                    bytes: length,
+                    immediate: None,
+                    result: Ok(()),
+                });
+                self.table.release(slot);
+            }
+            None => self.table.park(slot),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn complete_slow(
+        &mut self,
+        slot: u32,
+        wr_id: u64,
+        vendor_status: u32,
+        out: Option<&mut Vec<Completion>>,
+    ) {
+        let mut offset = None;
+        if let Some(planned) = self.plans.get_mut(slot as usize).filter(|p| p.active) {
+            let index = request_index(wr_id, planned.plan.position());
+            if vendor_status == 0 {
+                planned.landed += u64::from(planned.plan.request_length(index).unwrap_or(0));
+            } else {
+                offset = planned.plan.offset(index);
+            }
+        }
+        if vendor_status != 0 {
+            self.stats.count_failure(vendor_status);
+            self.note(slot, FailureKind::Device { vendor_status }, offset);
+        }
+        if self.table.op(slot).pending > 0 {
+            return;
+        }
+        match self.table.op(slot).status {
+            Status::Planned | Status::Failed => self.finish(slot, out),
+            Status::Open => {
+                let peer = self.table.op(slot).peer;
+                let planned = &mut self.plans[slot as usize];
+                if planned.held {
+                    planned.held = false;
+                    // The last request may go now. It begins anew, so to speak: it must
+                    // not wait behind streams.
+                    self.turns.push(Class::Fresh, peer.index, slot);
+                    if self.peers.get(peer).is_none() {
+                        self.interrupt(self.table.id(slot), FailureKind::Disconnected);
+                    }
+                }
+            }
+            Status::Parked => self.device_done(slot),
+            Status::Zombie => {
+                self.device_done(slot);
+                self.table.release(slot);
+            }
+            // A posted operation that failed is `Failed` by now; a free one was not found.
+            Status::Posted | Status::Free => {}
+        }
+    }
+
+    /// Notes a failure; the first root cause stays. Nothing more of the operation is posted.
+    fn note(&mut self, slot: u32, kind: FailureKind, offset: Option<u64>) {
+        let op = self.table.op_mut(slot);
+        if matches!(op.status, Status::Parked | Status::Zombie | Status::Free) {
+            return;
+        }
+        let address = self.peers.entry(op.peer.index).map(|entry| entry.address);
+        let mut cause = Cause::new(kind, op.kind, address);
+        cause.offset = offset;
+        let keep = op
+            .failure
+            .as_ref()
+            .is_some_and(|known| !known.is_consequence() || cause.is_consequence());
+        if !keep {
+            op.failure = Some(Box::new(cause));
+        }
+        if op.status == Status::Open {
+            self.turns.remove(op.peer.index, slot);
+        }
+        op.status = Status::Failed;
+    }
+
+    /// Ends an operation that has nothing with the device.
+    fn finish(&mut self, slot: u32, out: Option<&mut Vec<Completion>>) {
+        let landed = self.landed(slot);
+        let op = self.table.op_mut(slot);
+        let index = op.peer.index;
+        match &mut op.failure {
+            Some(cause) => {
+                cause.bytes = landed;
+                self.stats.failed += 1;
+                if let Some(entry) = self.peers.entry_mut(index) {
+                    entry.failures = entry.failures.saturating_add(1);
+                }
+            }
+            None => {
+                self.stats.operations += 1;
+                self.stats.bytes += op.length;
+                if let Some(entry) = self.peers.entry_mut(index) {
+                    entry.operations += 1;
+                    entry.bytes += op.length;
+                }
+            }
+        }
+        self.device_done(slot);
+        match out {
+            Some(out) => {
+                let completion = self.harvest(slot);
+                out.push(completion);
+            }
+            None => self.table.park(slot),
+        }
+    }
+
+    fn landed(&self, slot: u32) -> u64 {
+        self.plans
+            .get(slot as usize)
+            .filter(|planned| planned.active)
+            .map_or(0, |planned| planned.landed)
+    }
+
+    /// The device has nothing of this operation any more: memory and peer may go.
+    fn device_done(&mut self, slot: u32) {
+        let op = self.table.op_mut(slot);
+        debug_assert_eq!(op.pending, 0);
+        op.memory = None;
+        let index = op.peer.index;
+        if let Some(planned) = self.plans.get_mut(slot as usize)
+            && planned.active
+        {
+            planned.clear();
+        }
+        self.peers.operation_ended(index);
+    }
+
+    /// Makes the completion of an operation that is over for its owner, and frees the
+    /// slot as soon as the device has no part in it.
+    fn harvest(&mut self, slot: u32) -> Completion {
+        let op = self.table.op_mut(slot);
+        let failure = op.failure.take();
+        let mut immediate = None;
+        if op.has_immediate {
+            immediate = self
+                .plans
+                .get_mut(slot as usize)
+                .and_then(|planned| planned.immediate.take());
+        }
+        let bytes = failure.as_ref().map_or(op.length, |cause| cause.bytes);
+        let completion = Completion {
+            operation: OperationId(op.id),
+            tag: op.tag,
+            peer: op.peer.some(),
+            kind: op.kind,
+            bytes,
+            immediate,
+            result: match failure {
+                Some(cause) => Err(Failure(cause)),
+                None => Ok(()),
+            },
+        };
+        if op.pending == 0 {
+            self.table.release(slot);
+        } else {
+            op.status = Status::Zombie;
+        }
+        completion
+    }
+
+    /// The completion that has waited longest.
+    #[inline]
+    pub(crate) fn take_parked(&mut self) -> Option<Completion> {
+        let slot = self.table.first_parked()?;
+        self.table.unpark(slot);
+        Some(self.harvest(slot))
+    }
+
+    /// The completion of one operation, if it has one. An unknown id is an error.
+    pub(crate) fn take(&mut self, id: OperationId) -> Result<Option<Completion>, Unknown> {
+        let slot = self.table.find(id).ok_or(Unknown)?;
+        match self.table.op(slot).status {
+            Status::Parked => {
+                self.table.unpark(slot);
+                Ok(Some(self.harvest(slot)))
+            }
+            Status::Zombie => Err(Unknown),
+            _ => Ok(None),
+        }
+    }
+
+    // ---- ends that the device has no say in -----------------------------------------
+
+    /// Ends an operation for its owner now. Memory and peer stay until the device is done.
+    /// False where the operation is over already.
+    pub(crate) fn interrupt(&mut self, id: OperationId, kind: FailureKind) -> bool {
+        let Some(slot) = self.table.find(id) else {
+            return false;
+        };
+        if matches!(self.table.op(slot).status, Status::Parked | Status::Zombie) {
+            return false;
+        }
+        self.note(slot, kind, None);
+        let landed = self.landed(slot);
+        if let Some(planned) = self.plans.get_mut(slot as usize) {
+            planned.held = false;
+        }
+        let op = self.table.op_mut(slot);
+        let pending = op.pending;
+        if pending == 0 {
+            self.finish(slot, None);
+            return true;
+        }
+        if let Some(cause) = &mut op.failure {
+            cause.bytes = landed;
+            cause.in_flight = pending;
+        }
+        let index = op.peer.index;
+        self.stats.failed += 1;
+        if let Some(entry) = self.peers.entry_mut(index) {
+            entry.failures = entry.failures.saturating_add(1);
+        }
+        self.table.park(slot);
+        true
+    }
+
+    /// Gives an operation a time by which it must be over.
+    pub(crate) fn set_deadline(&mut self, id: OperationId, at: Instant) -> bool {
+        if self.table.find(id).is_none() {
+            return false;
+        }
+        self.deadlines.push(Reverse((at, id)));
+        true
+    }
+
+    /// Whether any deadline is set.
+    #[inline]
+    pub(crate) fn has_deadlines(&self) -> bool {
+        !self.deadlines.is_empty()
+    }
+
+    /// The next deadline of an operation that is not over.
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        while let Some(&Reverse((at, id))) = self.deadlines.peek() {
+            if self.table.find(id).is_some() {
+                return Some(at);
+            }
+            self.deadlines.pop();
+        }
+        None
+    }
+
+    /// Ends the operations whose time is over.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some(&Reverse((at, id))) = self.deadlines.peek() {
+            if at > now && self.table.find(id).is_some() {
+                break;
+            }
+            self.deadlines.pop();
+            if at <= now {
+                self.interrupt(id, FailureKind::DeadlineExceeded);
+            }
+        }
+    }
+
+    /// Ends a connection: operations not fully posted fail, the others go on.
+    pub(crate) fn disconnect(&mut self, peer: PeerId, why: Gone) -> bool {
+        if self.peers.get(peer).is_none() {
+            return false;
+        }
+        while let Some(slot) = self.turns.any_of(peer.index) {
+            self.interrupt(self.table.id(slot), FailureKind::Disconnected);
+        }
+        self.peers.remove(peer, why)
+    }
+
+    /// Ends every operation: the queue pair is destroyed, so nothing is with the device
+    /// any more. Calling it earlier would free memory that the device still uses.
+    pub(crate) fn fail_all(&mut self, kind: FailureKind, credits: Credits) {
+        for slot in 0..self.table.len() {
+            let id = self.table.id(slot);
+            let op = self.table.op_mut(slot);
+            let held = op.pending > 0;
+            op.pending = 0;
+            match op.status {
+                Status::Free => {}
+                Status::Zombie => {
+                    self.device_done(slot);
+                    self.table.release(slot);
+                }
+                // A parked one whose device part is over has given its memory up, and
+                // a second end would be counted.
+                Status::Parked => {
+                    if held {
+                        self.device_done(slot);
+                    }
+                }
+                _ => {
+                    self.interrupt(id, kind);
+                }
+            }
+        }
+        self.deadlines.clear();
+        let high_water = self.credits.high_water().max(credits.high_water());
+        self.stats.depth_high_water = self.stats.depth_high_water.max(high_water);
+        self.credits = credits;
+    }
+
+    // ---- operations that need no request --------------------------------------------
+
+    /// Accepts a receive of up to `length` bytes. The caller posts it under the id that it
+    /// gets, with [`RECEIVE`](crate::ops::RECEIVE) set.
+    pub(crate) fn begin_receive(
+        &mut self,
+        tag: u64,
+        length: u64,
+        memory: &M,
+    ) -> Result<OperationId, Refused> {
+        let slot = self
+            .table
+            .insert(
+                Kind::Receive,
+                PeerId::NOBODY,
+                tag,
+                length,
+                Some(memory.clone()),
+                NONE,
+            )
+            .ok_or(Refused::TableFull)?;
+        Ok(self.table.id(slot))
+    }
+
+    /// Takes back a receive that could not be posted.
+    pub(crate) fn undo_receive(&mut self, id: OperationId) {
+        if let Some(slot) = self.table.find(id) {
+            let op = self.table.op_mut(slot);
+            op.memory = None;
+            op.pending = 0;
+            self.table.release(slot);
+        }
+    }
+
+    /// A posted receive has completed. False where no such receive is known.
+    pub(crate) fn received(
+        &mut self,
+        wr_id: u64,
+        vendor_status: u32,
+        bytes: u64,
+        peer: Option<PeerId>,
+        immediate: Option<u32>,
+    ) -> bool {
+        let Some((slot, op)) = self.table.resolve(wr_id) else {
+            self.stats.stale_completions += 1;
+            return false;
+        };
+        op.pending = 0;
+        match op.status {
+            Status::Parked => self.device_done(slot),
+            Status::Zombie => {
+                self.device_done(slot);
+                self.table.release(slot);
+            }
+            _ => {
+                if vendor_status != 0 {
+                    self.stats.count_failure(vendor_status);
+                    self.note(slot, FailureKind::Device { vendor_status }, None);
+                } else {
+                    op.length = bytes;
+                    op.has_immediate = immediate.is_some();
+                    if immediate.is_some() {
+                        if self.plans.len() <= slot as usize {
+                            self.plans.resize_with(slot as usize + 1, Planned::new);
+                        }
+                        self.plans[slot as usize].immediate = immediate;
+                    }
+                }
+                self.finish(slot, None);
+                // The sender is named only now: this operation never counted as one of
+                // its own, and must not end as one.
+                if let Some(peer) = peer {
+                    self.table.op_mut(slot).peer = peer;
+                }
+            }
+        }
+        true
+    }
+
+    /// Accepts an operation that waits for something other than a request.
+    pub(crate) fn begin_waiting(&mut self, kind: Kind, tag: u64) -> Result<OperationId, Refused> {
+        let slot = self
+            .table
+            .insert(kind, PeerId::NOBODY, tag, 0, None, NONE)
+            .ok_or(Refused::TableFull)?;
+        let op = self.table.op_mut(slot);
+        op.pending = 0;
+        op.status = Status::Open;
+        Ok(self.table.id(slot))
+    }
+
+    /// The next part of an operation that the caller carries out itself, and its memory.
+    pub(crate) fn local_next(&mut self, id: OperationId) -> Option<(Chunk, M)> {
+        let slot = self.table.find(id)?;
+        if self.table.op(slot).status != Status::Open {
+            return None;
+        }
+        let planned = self.plans.get_mut(slot as usize)?;
+        let (_, chunk) = planned.plan.advance()?;
+        planned.landed += u64::from(chunk.length);
+        let memory = planned.plan.memory()?.clone();
+        Some((chunk, memory))
+    }
+
+    /// Whether all parts have been taken.
+    pub(crate) fn local_is_done(&self, id: OperationId) -> bool {
+        self.table
+            .find(id)
+            .and_then(|slot| self.plans.get(slot as usize))
+            .is_none_or(|planned| planned.plan.left() == 0)
+    }
+
+    /// Whether this operation waits for something other than a request.
+    pub(crate) fn is_waiting(&self, id: OperationId) -> bool {
+        self.table.find(id).is_some_and(|slot| {
+            let op = self.table.op(slot);
+            op.kind == Kind::AwaitImmediate && op.status == Status::Open
+        })
+    }
+
+    /// Operations that have requests to post, or wait for something else.
+    pub(crate) fn unposted(&self) -> impl Iterator<Item = OperationId> {
+        (0..self.table.len())
+            .filter(|&slot| self.table.op(slot).status == Status::Open)
+            .map(|slot| self.table.id(slot))
+    }
+
+    /// The operation's kind and immediate data.
+    pub(crate) fn local_detail(&self, id: OperationId) -> Option<(Kind, PeerId, Option<u32>)> {
+        let slot = self.table.find(id)?;
+        let planned = self.plans.get(slot as usize)?;
+        let op = self.table.op(slot);
+        (op.status == Status::Open).then_some((op.kind, op.peer, planned.immediate))
+    }
+
+    /// Ends an operation that the caller carried out itself.
+    pub(crate) fn local_end(&mut self, id: OperationId, failure: Option<FailureKind>) {
+        let Some(slot) = self.table.find(id) else {
+            return;
+        };
+        if matches!(self.table.op(slot).status, Status::Parked | Status::Zombie) {
+            return;
+        }
+        if let Some(kind) = failure {
+            self.note(slot, kind, None);
+        }
+        self.finish(slot, None);
+    }
+
+    /// A snapshot of the counters.
+    pub(crate) fn snapshot(&self) -> Stats {
+        let mut stats = self.stats;
+        stats.depth_high_water = stats.depth_high_water.max(self.credits.high_water());
+        stats
+    }
+}
+
+/// No live operation has this id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown;

@@ -1,0 +1,695 @@
+//! Drives the flow against a simulated device with a virtual clock, from a seed.
+//!
+//! The device completes requests in any order, with any status, refuses sessions now and
+//! then, and is destroyed under the flow's feet. After every step the harness checks what
+//! must always hold. `EFA_HARNESS_SEED=n` replays one case; `EFA_HARNESS_CASES=n` runs more.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::address::{EndpointAddress, Gid};
+use crate::ops::{NONE, RECEIVE};
+use crate::peers::NewPeer;
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+fn new_peer(address: EndpointAddress, handle: Handle) -> NewPeer<Handle> {
+    NewPeer {
+        address,
+        handle: Some(handle),
+        incarnation: 0,
+        local: false,
+        capabilities: 0,
+    }
+}
+
+type Memory = Rc<u64>;
+type Handle = Rc<u32>;
+
+struct Posted {
+    wr_id: u64,
+    op: u64,
+    chunk: Chunk,
+    immediate: bool,
+    handle: Weak<u32>,
+}
+
+#[derive(Default)]
+struct Session(Vec<Posted>);
+
+impl Sink<Handle> for Session {
+    fn push(&mut self, request: Request<'_, Handle>) {
+        self.0.push(Posted {
+            wr_id: request.wr_id,
+            op: 0,
+            chunk: request.chunk,
+            immediate: request.immediate.is_some(),
+            handle: Rc::downgrade(
+                request
+                    .peer
+                    .handle
+                    .as_ref()
+                    .expect("posted without a handle"),
+            ),
+        });
+    }
+}
+
+/// What the harness knows of an operation that has not completed.
+struct Expect {
+    tag: u64,
+    kind: Kind,
+    total: u64,
+    /// Bytes (by local address) whose requests succeeded.
+    landed: Vec<(u64, u32)>,
+    requests: u64,
+    wanted: u64,
+    statuses: Vec<u32>,
+    memory: Vec<Weak<u64>>,
+    cancelled: bool,
+}
+
+struct World {
+    random: Random,
+    flow: Flow<Memory, Handle>,
+    now: Instant,
+    depth: u32,
+    max_request: u32,
+    in_flight: Vec<Posted>,
+    queue: Vec<(Posted, u32)>,
+    peers: Vec<PeerId>,
+    expect: HashMap<u64, Expect>,
+    /// Every operation ever begun, by the low bits of its request ids: what keeps its memory.
+    memory: HashMap<u64, Vec<Weak<u64>>>,
+    finished: HashSet<u64>,
+    tags: u64,
+    handles: Vec<Weak<u32>>,
+}
+
+const KEY: u64 = (1 << 40) - 1;
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let depth = [1, 2, 3, 8, 16, 64][random.below(6) as usize];
+        let cq = depth + random.below(3) as u32;
+        let max_request = [1, 7, 64, 4096][random.below(4) as usize];
+        let operations = [1, 4, 32, 200][random.below(4) as usize];
+        let quantum = 1 + random.below(8) as u32;
+        Self {
+            flow: Flow::new(Credits::new(depth, cq), operations, max_request, quantum),
+            random,
+            now: Instant::now(),
+            depth,
+            max_request,
+            in_flight: Vec::new(),
+            queue: Vec::new(),
+            peers: Vec::new(),
+            expect: HashMap::new(),
+            memory: HashMap::new(),
+            finished: HashSet::new(),
+            tags: 0,
+            handles: Vec::new(),
+        }
+    }
+
+    fn connect(&mut self) {
+        let n = self.handles.len() as u32;
+        let handle = Rc::new(n);
+        self.handles.push(Rc::downgrade(&handle));
+        let address = EndpointAddress::new(Gid::from_bytes([1; 16]), n & 0xffff, 1).unwrap();
+        let id = self.flow.peers.add(new_peer(address, handle));
+        self.peers.push(id);
+    }
+
+    fn any_peer(&mut self) -> Option<PeerId> {
+        if self.peers.is_empty() {
+            return None;
+        }
+        let at = self.random.below(self.peers.len() as u64) as usize;
+        Some(self.peers[at])
+    }
+
+    fn expecting(&mut self, id: OperationId, expect: Expect) {
+        self.memory.insert(id.0 & KEY, expect.memory.clone());
+        assert!(!self.finished.contains(&id.0), "an id was used twice");
+        assert!(self.expect.insert(id.0, expect).is_none());
+    }
+
+    fn submit(&mut self) {
+        let Some(peer) = self.any_peer() else { return };
+        let kind = [Kind::Put, Kind::Get, Kind::PutImmediate][self.random.below(3) as usize];
+        let immediate = (kind == Kind::PutImmediate).then_some(7);
+        let count = 1 + self.random.below(3);
+        self.tags += 1;
+        let (mut pieces, mut memory, mut total, mut wanted) = (vec![], vec![], 0, 0);
+        for piece in 0..count {
+            let length = match self.random.below(4) {
+                0 => 0,
+                1 => self.random.below(10),
+                2 => u64::from(self.max_request) * self.random.below(20),
+                _ => self.random.below(u64::from(self.max_request) * 30),
+            };
+            let token = Rc::new(self.tags);
+            memory.push(Rc::downgrade(&token));
+            pieces.push(Piece {
+                memory: token,
+                local: piece << 40,
+                lkey: 1,
+                rkey: 2,
+                remote: piece << 41,
+                length,
+            });
+            total += length;
+            wanted += crate::chunk::requests(length, self.max_request);
+        }
+        match self
+            .flow
+            .submit(kind, peer, self.tags, immediate, None, pieces)
+        {
+            Ok(id) => {
+                self.expecting(
+                    id,
+                    Expect {
+                        tag: self.tags,
+                        kind,
+                        total,
+                        landed: vec![],
+                        requests: 0,
+                        wanted,
+                        statuses: vec![],
+                        memory,
+                        cancelled: false,
+                    },
+                );
+                if self.random.chance(10) {
+                    let at = self.now + Duration::from_millis(self.random.below(50));
+                    self.flow.set_deadline(id, at);
+                }
+            }
+            Err(Refused::TableFull) => assert!(!self.flow.table.has_room()),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// A session of fast operations, posted or given up.
+    fn session(&mut self) {
+        let mut slots = Vec::new();
+        let mut posted = Vec::new();
+        let abort = self.random.chance(20);
+        for _ in 0..self.random.below(6) {
+            let Some(peer) = self.any_peer() else { break };
+            self.tags += 1;
+            let token = Rc::new(self.tags);
+            let weak = Rc::downgrade(&token);
+            let free = self.flow.credits.free();
+            match self
+                .flow
+                .begin(Kind::Put, peer, self.tags, 5, Some(&token), NONE)
+            {
+                Ok((id, entry)) => {
+                    posted.push(Posted {
+                        wr_id: id.request(0),
+                        op: id.0,
+                        chunk: Chunk {
+                            local: 0,
+                            lkey: 0,
+                            rkey: 0,
+                            remote: 0,
+                            length: 5,
+                        },
+                        immediate: false,
+                        handle: Rc::downgrade(entry.handle.as_ref().unwrap()),
+                    });
+                    slots.push(id.slot());
+                    if !abort {
+                        self.expecting(
+                            id,
+                            Expect {
+                                tag: self.tags,
+                                kind: Kind::Put,
+                                total: 5,
+                                landed: vec![],
+                                requests: 0,
+                                wanted: 1,
+                                statuses: vec![],
+                                memory: vec![weak],
+                                cancelled: false,
+                            },
+                        );
+                    }
+                }
+                Err(Refused::QueueFull) => assert_eq!(free, 0),
+                Err(Refused::TableFull) => assert!(!self.flow.table.has_room()),
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        if abort {
+            for slot in slots {
+                self.flow.undo(slot);
+            }
+        } else {
+            self.in_flight.extend(posted);
+            self.flow.credits.note_depth();
+        }
+    }
+
+    fn pump(&mut self) {
+        let visits = if self.random.chance(50) { 1 } else { u32::MAX };
+        let mut session = Session::default();
+        let requests = self.flow.pump(visits, &mut session);
+        assert_eq!(requests as usize, session.0.len());
+        match self.random.below(12) {
+            0 => self.flow.roll_back(),
+            1 if self.flow.visits() == 1 => {
+                self.flow.refuse_front(22);
+            }
+            _ => {
+                self.flow.commit();
+                for mut posted in session.0 {
+                    let id = self.flow.table.resolve(posted.wr_id).unwrap().1.id;
+                    posted.op = id;
+                    let expect = self
+                        .expect
+                        .get_mut(&id)
+                        .expect("a finished operation posted");
+                    expect.requests += 1;
+                    assert!(expect.requests <= expect.wanted);
+                    if posted.immediate {
+                        assert_eq!(expect.requests, expect.wanted, "immediate before the end");
+                        assert_eq!(expect.landed.len() as u64 + 1, expect.wanted);
+                    }
+                    self.in_flight.push(posted);
+                }
+            }
+        }
+    }
+
+    fn device(&mut self) {
+        for _ in 0..self.random.below(1 + u64::from(self.depth)) {
+            if self.in_flight.is_empty() {
+                return;
+            }
+            let at = self.random.below(self.in_flight.len() as u64) as usize;
+            let posted = self.in_flight.swap_remove(at);
+            let status = if self.random.chance(5) {
+                [1, 1, 7, 13, 14, 15, 99][self.random.below(7) as usize]
+            } else {
+                0
+            };
+            self.queue.push((posted, status));
+        }
+    }
+
+    fn poll(&mut self) {
+        let direct = self.random.chance(60);
+        let mut out = Vec::new();
+        for _ in 0..self.random.below(20) {
+            if self.queue.is_empty() {
+                break;
+            }
+            let (posted, status) = self.queue.remove(0);
+            if let Some(expect) = self.expect.get_mut(&posted.op) {
+                if status == 0 {
+                    expect
+                        .landed
+                        .push((posted.chunk.local, posted.chunk.length));
+                } else {
+                    expect.statuses.push(status);
+                }
+            }
+            self.flow
+                .complete(posted.wr_id, status, direct.then_some(&mut out));
+            // What was still posted before must have been kept alive until here; from
+            // here on it may go.
+        }
+        for completion in out {
+            self.check(completion);
+        }
+    }
+
+    fn check(&mut self, completion: Completion) {
+        let id = completion.operation.0;
+        let expect = self
+            .expect
+            .remove(&id)
+            .expect("completed twice, or never begun");
+        self.finished.insert(id);
+        assert_eq!(completion.tag, expect.tag);
+        assert_eq!(completion.kind, expect.kind);
+        match completion.result {
+            Ok(()) => {
+                assert!(expect.statuses.is_empty());
+                assert_eq!(completion.bytes, expect.total);
+                let mut landed = expect.landed;
+                landed.sort_unstable();
+                let bytes: u64 = landed.iter().map(|&(_, n)| u64::from(n)).sum();
+                assert_eq!(bytes, expect.total);
+                assert_eq!(landed.len() as u64, expect.wanted);
+                for pair in landed.windows(2) {
+                    assert!(pair[0].0 + u64::from(pair[0].1) <= pair[1].0);
+                }
+            }
+            // Reported early: what came in afterwards is not part of it.
+            Err(failure) if failure.requests_in_flight() > 0 => {}
+            Err(failure) => {
+                let root = expect
+                    .statuses
+                    .iter()
+                    .find(|&&status| status != 1)
+                    .or(expect.statuses.first());
+                if let Some(status) = failure.vendor_status() {
+                    // The first that isn't a flush; or a flush, where nothing else failed.
+                    assert_eq!(Some(&status), root);
+                } else if let FailureKind::DeadlineExceeded | FailureKind::Cancelled =
+                    failure.kind()
+                {
+                    assert!(expect.cancelled || failure.kind() == FailureKind::DeadlineExceeded);
+                    assert!(expect.statuses.iter().all(|&status| status == 1));
+                }
+                let bytes: u64 = expect.landed.iter().map(|&(_, n)| u64::from(n)).sum();
+                if failure.vendor_status().is_some() {
+                    assert_eq!(completion.bytes, bytes);
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self) {
+        let mut ids: Vec<u64> = self.expect.keys().copied().collect();
+        ids.sort_unstable();
+        if ids.is_empty() {
+            return;
+        }
+        let id = ids[self.random.below(ids.len() as u64) as usize];
+        if self.flow.interrupt(OperationId(id), FailureKind::Cancelled) {
+            self.expect.get_mut(&id).unwrap().cancelled = true;
+        }
+    }
+
+    fn rebuild(&mut self) {
+        self.in_flight.clear();
+        self.queue.clear();
+        let depth = self.depth;
+        self.flow
+            .fail_all(FailureKind::QueuePairLost, Credits::new(depth, depth));
+        for peer in std::mem::take(&mut self.peers) {
+            self.flow.disconnect(peer, Gone::Rebuilt);
+        }
+        assert_eq!(self.flow.credits.used(), 0);
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..20 => self.submit(),
+            20..35 => self.session(),
+            35..55 => self.pump(),
+            55..70 => self.device(),
+            70..85 => self.poll(),
+            85..91 => {
+                while let Some(completion) = self.flow.take_parked() {
+                    self.check(completion);
+                    if self.random.chance(30) {
+                        break;
+                    }
+                }
+            }
+            91..93 => self.cancel(),
+            93..95 => {
+                self.now += Duration::from_millis(self.random.below(30));
+                self.flow.expire(self.now);
+            }
+            95..97 => self.connect(),
+            97 => {
+                if self.peers.len() > 1 {
+                    let at = self.random.below(self.peers.len() as u64) as usize;
+                    let peer = self.peers.swap_remove(at);
+                    assert!(self.flow.disconnect(peer, Gone::Disconnected));
+                    assert!(matches!(
+                        self.flow.begin(Kind::Put, peer, 0, 0, None, NONE),
+                        Err(Refused::Peer(Gone::Disconnected))
+                    ));
+                }
+            }
+            98 => {
+                let mut ids: Vec<u64> = self.expect.keys().copied().collect();
+                ids.sort_unstable();
+                if let Some(&id) = ids.first()
+                    && let Ok(Some(completion)) = self.flow.take(OperationId(id))
+                {
+                    self.check(completion);
+                }
+                if let Some(&id) = self.finished.iter().next() {
+                    assert_eq!(self.flow.take(OperationId(id)).map(|_| ()), Err(Unknown));
+                }
+            }
+            _ => {
+                if self.random.chance(20) {
+                    self.rebuild();
+                    self.connect();
+                }
+            }
+        }
+        self.invariants();
+    }
+
+    fn invariants(&self) {
+        let with_device = (self.in_flight.len() + self.queue.len()) as u32;
+        assert_eq!(self.flow.credits.used(), with_device);
+        assert!(with_device <= self.depth);
+        for posted in self
+            .in_flight
+            .iter()
+            .chain(self.queue.iter().map(|(p, _)| p))
+        {
+            assert!(
+                posted.handle.upgrade().is_some(),
+                "an address handle went early"
+            );
+            for memory in &self.memory[&(posted.wr_id & KEY)] {
+                assert!(memory.upgrade().is_some(), "memory went early");
+            }
+            assert_eq!(posted.wr_id & RECEIVE, 0);
+        }
+        assert_eq!(self.flow.stats.stale_completions, 0);
+    }
+
+    /// Lets everything finish, and checks that nothing is left.
+    fn drain(mut self) {
+        for _ in 0..1_000_000 {
+            if self.expect.is_empty() && self.in_flight.is_empty() && self.queue.is_empty() {
+                break;
+            }
+            self.pump();
+            self.device();
+            self.poll();
+            while let Some(completion) = self.flow.take_parked() {
+                self.check(completion);
+            }
+            self.invariants();
+        }
+        assert!(self.expect.is_empty(), "operations that never complete");
+        assert_eq!(self.flow.table.live(), 0);
+        assert_eq!(self.flow.credits.used(), 0);
+        assert!(!self.flow.has_waiting());
+        for memory in self.memory.values().flatten() {
+            assert!(memory.upgrade().is_none(), "memory was never released");
+        }
+        for peer in std::mem::take(&mut self.peers) {
+            self.flow.disconnect(peer, Gone::Disconnected);
+        }
+        for handle in &self.handles {
+            assert!(
+                handle.upgrade().is_none(),
+                "an address handle was never released"
+            );
+        }
+    }
+}
+
+fn run(seed: u64) {
+    let mut world = World::new(seed);
+    world.connect();
+    for _ in 0..300 {
+        world.step();
+    }
+    world.drain();
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn every_operation_ends_once_whatever_the_device_does() {
+    if let Some(seed) = number("EFA_HARNESS_SEED") {
+        return run(seed);
+    }
+    for seed in 0..number("EFA_HARNESS_CASES").unwrap_or(1500) {
+        if let Err(panic) = std::panic::catch_unwind(|| run(seed)) {
+            eprintln!("replay with EFA_HARNESS_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+struct Count {
+    requests: Vec<u64>,
+}
+
+impl Sink<Handle> for Count {
+    fn push(&mut self, request: Request<'_, Handle>) {
+        self.requests.push(request.wr_id);
+    }
+}
+
+fn piece(length: u64) -> Piece<Memory> {
+    Piece {
+        memory: Rc::new(0),
+        local: 0,
+        lkey: 0,
+        rkey: 0,
+        remote: 0,
+        length,
+    }
+}
+
+fn busy(depth: u32, quantum: u32, peers: u32) -> (Flow<Memory, Handle>, Vec<PeerId>) {
+    let mut flow = Flow::new(Credits::new(depth, depth), 100_000, 1 << 20, quantum);
+    let peers = (0..peers)
+        .map(|n| {
+            let address = EndpointAddress::new(Gid::from_bytes([1; 16]), n, 1).unwrap();
+            flow.peers.add(new_peer(address, Rc::new(n)))
+        })
+        .collect();
+    (flow, peers)
+}
+
+#[test]
+fn a_small_put_behind_a_64_gib_put_posts_at_once_on_the_reserve() {
+    let (mut flow, peers) = busy(64, 8, 2);
+    flow.submit(Kind::Put, peers[0], 0, None, None, [piece(64 << 30)])
+        .unwrap();
+    let mut sink = Count { requests: vec![] };
+    flow.pump(u32::MAX, &mut sink);
+    flow.commit();
+    assert_eq!(
+        sink.requests.len(),
+        56,
+        "the long one takes all but the reserve"
+    );
+    let id = flow
+        .submit(Kind::Put, peers[1], 1, None, None, [piece(8)])
+        .unwrap();
+    sink.requests.clear();
+    flow.pump(u32::MAX, &mut sink);
+    flow.commit();
+    assert_eq!(sink.requests, [id.request(0)]);
+}
+
+#[test]
+fn the_bound_on_waiting_holds_with_many_peers_and_long_operations() {
+    for (depth, quantum, count, queued) in [(16, 4, 5, 3), (1, 1, 3, 2), (64, 8, 10, 1)] {
+        let (mut flow, peers) = busy(depth, quantum, count);
+        // Long operations at every peer, some of them waiting afresh.
+        for round in 0..queued {
+            for &peer in &peers {
+                flow.submit(Kind::Put, peer, round, None, None, [piece(64 << 30)])
+                    .unwrap();
+            }
+        }
+        let mut sink = Count { requests: vec![] };
+        let mut outstanding: Vec<u64> = vec![];
+        // One pump, so that streams exist as well.
+        flow.pump(u32::MAX, &mut sink);
+        flow.commit();
+        outstanding.append(&mut sink.requests);
+        let id = flow
+            .submit(Kind::Put, peers[0], 99, None, None, [piece(8)])
+            .unwrap();
+        let mut posted = 0u64;
+        let bound = 2 * u64::from(quantum) * (queued + 1) * u64::from(count);
+        'search: loop {
+            assert!(!outstanding.is_empty());
+            flow.complete(outstanding.remove(0), 0, None);
+            flow.pump(u32::MAX, &mut sink);
+            flow.commit();
+            for wr_id in sink.requests.drain(..) {
+                if wr_id == id.request(0) {
+                    break 'search;
+                }
+                posted += 1;
+                outstanding.push(wr_id);
+            }
+        }
+        assert!(
+            posted <= bound,
+            "{posted} requests before it, the bound is {bound}"
+        );
+    }
+}
+
+#[test]
+fn a_stream_is_not_starved_by_a_flood_of_small_operations() {
+    let (mut flow, peers) = busy(8, 2, 2);
+    let long = flow
+        .submit(Kind::Put, peers[0], 0, None, None, [piece(1 << 30)])
+        .unwrap();
+    for tag in 0..1000 {
+        flow.submit(Kind::Put, peers[1], tag, None, None, [piece(8)])
+            .unwrap();
+    }
+    let mut sink = Count { requests: vec![] };
+    let mut order = vec![];
+    while order.len() < 400 {
+        flow.pump(u32::MAX, &mut sink);
+        flow.commit();
+        order.append(&mut sink.requests);
+        let next = order[order.len() - flow.credits.used() as usize];
+        flow.complete(next, 0, None);
+    }
+    let of_long = order
+        .iter()
+        .filter(|&&w| w & 0xfffff == u64::from(long.slot()))
+        .count();
+    assert!(of_long > 100, "only {of_long} of {} requests", order.len());
+}
+
+#[test]
+fn nothing_is_allocated_for_a_200_gib_list_in_proportion_to_its_size() {
+    let (mut flow, peers) = busy(64, 8, 1);
+    let list = (0..2).map(|_| piece(100 << 30));
+    let id = flow
+        .submit(Kind::Get, peers[0], 0, None, None, list)
+        .unwrap();
+    assert_eq!(flow.table.op(id.slot()).length, 200 << 30);
+    assert_eq!(flow.waiting(), 1);
+}
+
+#[test]
+fn a_foreign_id_finds_no_operation() {
+    let (mut flow, _) = busy(4, 4, 1);
+    assert_eq!(flow.take(OperationId(u64::MAX)).map(|_| ()), Err(Unknown));
+    assert!(!flow.interrupt(OperationId(u64::from(NONE)), FailureKind::Cancelled));
+    flow.complete(1 << 20, 0, None);
+    assert_eq!(flow.stats.stale_completions, 1);
+}

@@ -1,0 +1,480 @@
+//! The operation table: who asked for what, how much of it is with the device, and what
+//! keeps its memory alive.
+//!
+//! A request carries its operation's slot and generation in its id, so a completion finds
+//! its operation by an index and one comparison, without a map. A slot is 64 bytes. The
+//! table grows to the most operations that were ever live at once and then allocates no
+//! more.
+//!
+//! Layout of a request id, from the lowest bit: slot (20), generation (20), request
+//! within the operation (23), receive (1). An [`OperationId`] has the same low 40 bits and
+//! 24 more of the generation above them.
+
+use std::fmt;
+
+use crate::failure::{Cause, Failure};
+use crate::peers::PeerId;
+
+const SLOT_BITS: u32 = 20;
+const KEY_BITS: u32 = 40;
+/// Bits of the index of a request within its operation.
+pub(crate) const INDEX_BITS: u32 = 23;
+const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+/// Marks the id of a posted receive.
+pub(crate) const RECEIVE: u64 = 1 << 63;
+/// Most operations that a table can hold.
+pub(crate) const MOST_OPERATIONS: u32 = 1 << SLOT_BITS;
+/// No slot.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Names one operation of one endpoint.
+///
+/// It is never used again for another operation of that endpoint: a stale id is simply
+/// not found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId(pub(crate) u64);
+
+impl OperationId {
+    #[inline]
+    pub(crate) fn slot(self) -> u32 {
+        (self.0 & SLOT_MASK) as u32
+    }
+
+    /// The id of this operation's request number `index`.
+    #[inline]
+    pub(crate) fn request(self, index: u64) -> u64 {
+        (self.0 & KEY_MASK) | ((index & INDEX_MASK) << KEY_BITS)
+    }
+}
+
+impl fmt::Debug for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OperationId({self})")
+    }
+}
+
+/// `slot.generation`
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.slot(), self.0 >> SLOT_BITS)
+    }
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Local memory is written to the peer's.
+    Put,
+    /// The same, and the peer is told by immediate data.
+    PutImmediate,
+    /// The peer's memory is read into ours.
+    Get,
+    /// A message.
+    Send,
+    /// A message with immediate data.
+    SendImmediate,
+    /// A buffer posted for a message of whichever peer sends next.
+    Receive,
+    /// Waiting until a number of writes with some immediate value have landed.
+    AwaitImmediate,
+}
+
+/// The end of one operation. Each operation has exactly one.
+#[derive(Debug)]
+pub struct Completion {
+    /// Which operation.
+    pub operation: OperationId,
+    /// The number that the caller gave it.
+    pub tag: u64,
+    /// The peer, where the operation has one.
+    pub peer: Option<PeerId>,
+    /// What it did.
+    pub kind: Kind,
+    /// Bytes transferred. After a failure: those whose requests are known to have succeeded.
+    pub bytes: u64,
+    /// Immediate data that came with a received message.
+    pub immediate: Option<u32>,
+    /// Success, or the root cause of the failure.
+    pub result: Result<(), Failure>,
+}
+
+/// Where an operation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    /// Nobody's slot.
+    Free,
+    /// All its requests are with the device and none has failed.
+    Posted,
+    /// The same, of an operation that has a plan.
+    Planned,
+    /// It has requests to post, and none has failed.
+    Open,
+    /// A request failed; the rest will not be posted, those with the device are awaited.
+    Failed,
+    /// Its completion waits to be taken. The device may still hold requests of a
+    /// cancelled one.
+    Parked,
+    /// Its completion was taken, and the device still holds requests.
+    Zombie,
+}
+
+/// One slot.
+#[derive(Debug)]
+pub(crate) struct Op<M> {
+    /// Of the operation in this slot, or of the next one.
+    pub(crate) id: u64,
+    pub(crate) tag: u64,
+    pub(crate) length: u64,
+    pub(crate) peer: PeerId,
+    pub(crate) memory: Option<M>,
+    pub(crate) failure: Option<Box<Cause>>,
+    /// Requests with the device.
+    pub(crate) pending: u32,
+    pub(crate) link: u32,
+    pub(crate) back: u32,
+    pub(crate) kind: Kind,
+    pub(crate) status: Status,
+    /// Immediate data came with the message (kept beside the plan).
+    pub(crate) has_immediate: bool,
+}
+
+/// All slots of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Table<M> {
+    slots: Vec<Op<M>>,
+    free: u32,
+    live: u32,
+    capacity: u32,
+    parked_head: u32,
+    parked_tail: u32,
+    parked: u32,
+}
+
+impl<M> Table<M> {
+    /// A table for at most `capacity` operations.
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: NONE,
+            live: 0,
+            capacity: capacity.clamp(1, MOST_OPERATIONS),
+            parked_head: NONE,
+            parked_tail: NONE,
+            parked: 0,
+        }
+    }
+
+    /// Puts an operation with one request into a free slot, as posted. `link` is kept for the
+    /// caller until the slot is parked or released.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
+        kind: Kind,
+        peer: PeerId,
+        tag: u64,
+        length: u64,
+        memory: Option<M>,
+        link: u32,
+    ) -> Option<u32> {
+        let slot = self.free;
+        let Some(op) = self.slots.get_mut(slot as usize) else {
+            return self.grow(kind, peer, tag, length, memory, link);
+        };
+        self.free = op.link;
+        op.link = link;
+        self.live += 1;
+        op.tag = tag;
+        op.length = length;
+        op.peer = peer;
+        // A free slot owns nothing: nothing is dropped here.
+        op.memory = memory;
+        op.pending = 1;
+        op.kind = kind;
+        op.status = Status::Posted;
+        Some(slot)
+    }
+
+    #[cold]
+    fn grow(
+        &mut self,
+        kind: Kind,
+        peer: PeerId,
+        tag: u64,
+        length: u64,
+        memory: Option<M>,
+        link: u32,
+    ) -> Option<u32> {
+        let slot = self.slots.len() as u32;
+        if slot >= self.capacity {
+            return None;
+        }
+        self.slots.push(Op {
+            // Generation 1: no request id is ever zero, which is what the device reports
+            // for writes that consumed no receive.
+            id: (1 << SLOT_BITS) | u64::from(slot),
+            tag,
+            length,
+            peer,
+            memory,
+            failure: None,
+            pending: 1,
+            link,
+            back: NONE,
+            kind,
+            status: Status::Posted,
+            has_immediate: false,
+        });
+        self.live += 1;
+        Some(slot)
+    }
+
+    /// Makes a slot free. What it owned must be gone already.
+    #[inline]
+    pub(crate) fn release(&mut self, slot: u32) {
+        let free = self.free;
+        if let Some(op) = self.slots.get_mut(slot as usize) {
+            debug_assert!(op.memory.is_none() && op.failure.is_none() && op.pending == 0);
+            // Wraps after 2^44 uses of one slot.
+            op.id = op.id.wrapping_add(1 << SLOT_BITS);
+            op.status = Status::Free;
+            op.has_immediate = false;
+            op.link = free;
+            self.free = slot;
+            self.live -= 1;
+        }
+    }
+
+    /// The slot that a request id names, if that operation still lives.
+    #[inline]
+    pub(crate) fn resolve(&mut self, wr_id: u64) -> Option<(u32, &mut Op<M>)> {
+        let slot = (wr_id & SLOT_MASK) as u32;
+        let op = self.slots.get_mut(slot as usize)?;
+        // One comparison of slot and generation; the bits above are the request's index.
+        if (op.id ^ wr_id) & KEY_MASK != 0 || op.status == Status::Free {
+            return None;
+        }
+        Some((slot, op))
+    }
+
+    /// The slot of a live operation.
+    #[inline]
+    pub(crate) fn find(&self, id: OperationId) -> Option<u32> {
+        let op = self.slots.get(id.slot() as usize)?;
+        (op.id == id.0 && op.status != Status::Free).then_some(id.slot())
+    }
+
+    #[inline]
+    pub(crate) fn id(&self, slot: u32) -> OperationId {
+        OperationId(self.slots[slot as usize].id)
+    }
+
+    #[inline]
+    pub(crate) fn op(&self, slot: u32) -> &Op<M> {
+        &self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub(crate) fn op_mut(&mut self, slot: u32) -> &mut Op<M> {
+        &mut self.slots[slot as usize]
+    }
+
+    /// Slots ever used.
+    pub(crate) fn len(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Operations that live: posted, waiting, parked, or with requests at the device.
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Whether another operation fits.
+    pub(crate) fn has_room(&self) -> bool {
+        self.free != NONE || self.len() < self.capacity
+    }
+
+    /// The most operations that fit.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Puts a finished operation at the end of those whose completion waits.
+    pub(crate) fn park(&mut self, slot: u32) {
+        let tail = self.parked_tail;
+        let op = self.op_mut(slot);
+        op.status = Status::Parked;
+        op.link = NONE;
+        op.back = tail;
+        if tail == NONE {
+            self.parked_head = slot;
+        } else {
+            self.op_mut(tail).link = slot;
+        }
+        self.parked_tail = slot;
+        self.parked += 1;
+    }
+
+    /// Takes an operation out of those that wait.
+    pub(crate) fn unpark(&mut self, slot: u32) {
+        let (back, link) = {
+            let op = self.op(slot);
+            debug_assert_eq!(op.status, Status::Parked);
+            (op.back, op.link)
+        };
+        if back == NONE {
+            self.parked_head = link;
+        } else {
+            self.op_mut(back).link = link;
+        }
+        if link == NONE {
+            self.parked_tail = back;
+        } else {
+            self.op_mut(link).back = back;
+        }
+        self.parked -= 1;
+    }
+
+    /// The operation whose completion has waited longest.
+    #[inline]
+    pub(crate) fn first_parked(&self) -> Option<u32> {
+        (self.parked_head != NONE).then_some(self.parked_head)
+    }
+
+    /// Completions that wait.
+    pub(crate) fn parked(&self) -> u32 {
+        self.parked
+    }
+}
+
+/// The index of a request within its operation, as far as its id tells: the largest below
+/// `position` that has these low bits.
+pub(crate) fn request_index(wr_id: u64, position: u64) -> u64 {
+    let low = (wr_id >> KEY_BITS) & INDEX_MASK;
+    let last = position.saturating_sub(1);
+    last.saturating_sub(last.wrapping_sub(low) & INDEX_MASK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn insert(table: &mut Table<u32>, tag: u64) -> Option<u32> {
+        table.insert(Kind::Put, PeerId::new(0, 0), tag, 0, None, NONE)
+    }
+
+    fn finish(table: &mut Table<u32>, slot: u32) {
+        table.op_mut(slot).pending = 0;
+        table.release(slot);
+    }
+
+    #[test]
+    fn a_slot_is_one_cache_line() {
+        assert_eq!(size_of::<Op<std::sync::Arc<()>>>(), 64);
+    }
+
+    #[test]
+    fn a_stale_id_is_not_found() {
+        let mut table = Table::new(4);
+        let slot = insert(&mut table, 1).unwrap();
+        let old = table.id(slot);
+        finish(&mut table, slot);
+        assert!(table.resolve(old.request(0)).is_none());
+        assert_eq!(insert(&mut table, 2), Some(slot));
+        assert_ne!(table.id(slot), old);
+        assert!(table.resolve(old.request(0)).is_none());
+        assert_eq!(table.find(old), None);
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_keeps_what_it_has() {
+        let mut table = Table::new(2);
+        assert!(insert(&mut table, 1).is_some());
+        let slot = insert(&mut table, 2).unwrap();
+        assert!(!table.has_room());
+        assert_eq!(insert(&mut table, 3), None);
+        finish(&mut table, slot);
+        assert!(insert(&mut table, 3).is_some());
+    }
+
+    #[test]
+    fn no_request_id_is_zero_and_none_looks_like_a_receive() {
+        let mut table = Table::new(2);
+        let slot = insert(&mut table, 1).unwrap();
+        let id = table.id(slot);
+        assert_ne!(id.request(0), 0);
+        assert_eq!(id.request(u64::MAX) & RECEIVE, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_comes_back_from_the_id(position in 1u64.., back in 0u64..(1 << INDEX_BITS)) {
+            let index = (position - 1).saturating_sub(back);
+            let id = OperationId((7 << SLOT_BITS) | 3);
+            prop_assert_eq!(request_index(id.request(index), position), index);
+        }
+
+        #[test]
+        fn every_live_operation_is_found_and_no_other(
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..300),
+        ) {
+            let mut table = Table::new(16);
+            let mut live: Vec<(OperationId, u64)> = Vec::new();
+            let mut dead: Vec<OperationId> = Vec::new();
+            for (i, (add, which)) in steps.into_iter().enumerate() {
+                if add || live.is_empty() {
+                    match insert(&mut table, i as u64) {
+                        Some(slot) => live.push((table.id(slot), i as u64)),
+                        None => prop_assert_eq!(live.len(), 16),
+                    }
+                } else {
+                    let (id, _) = live.swap_remove(which.index(live.len()));
+                    finish(&mut table, id.slot());
+                    dead.push(id);
+                }
+                for &(id, tag) in &live {
+                    let (slot, op) = table.resolve(id.request(5)).unwrap();
+                    prop_assert_eq!((slot, op.tag), (id.slot(), tag));
+                }
+                for &id in &dead {
+                    prop_assert!(table.resolve(id.request(0)).is_none());
+                }
+                prop_assert_eq!(table.live() as usize, live.len());
+            }
+        }
+
+        #[test]
+        fn parked_completions_come_out_in_order(
+            steps in prop::collection::vec((0u8..3, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let mut table = Table::new(8);
+            let mut model: std::collections::VecDeque<u32> = Default::default();
+            for (what, which) in steps {
+                match what {
+                    0 => if let Some(slot) = insert(&mut table, 0) {
+                        table.op_mut(slot).pending = 0;
+                        table.park(slot);
+                        model.push_back(slot);
+                    },
+                    1 => {
+                        prop_assert_eq!(table.first_parked(), model.front().copied());
+                        if let Some(slot) = model.pop_front() {
+                            table.unpark(slot);
+                            table.release(slot);
+                        }
+                    }
+                    _ => if !model.is_empty() {
+                        let slot = model.remove(which.index(model.len())).unwrap();
+                        table.unpark(slot);
+                        table.release(slot);
+                    },
+                }
+                prop_assert_eq!(table.parked() as usize, model.len());
+            }
+        }
+    }
+}

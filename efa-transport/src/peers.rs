@@ -1,0 +1,393 @@
+//! The peers of an endpoint: an address, a handle, and a few counters each.
+
+use std::fmt;
+
+use crate::address::EndpointAddress;
+use crate::ops::NONE;
+
+/// Names a peer of one endpoint.
+///
+/// It is a plain number: it keeps nothing alive, and using it after the peer has gone is
+/// an error, never a mix-up with whoever took its place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl PeerId {
+    /// Of operations that have no peer.
+    pub(crate) const NOBODY: PeerId = PeerId::new(NONE, 0);
+
+    pub(crate) const fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
+    /// None for the peer of an operation that has none.
+    #[inline]
+    pub(crate) fn some(self) -> Option<PeerId> {
+        (self.index != NONE).then_some(self)
+    }
+}
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PeerId({self})")
+    }
+}
+
+/// `index.generation`
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// Why a peer can't be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Gone {
+    /// No such peer, or so long ago that its place has been taken.
+    #[error("it was never connected, or was disconnected long ago")]
+    Unknown,
+    /// `disconnect` was called.
+    #[error("it was disconnected")]
+    Disconnected,
+    /// Another incarnation of it has connected: the process restarted.
+    #[error("its process restarted, and the new one has another identity")]
+    Restarted,
+    /// The handshake with it has not finished: it may not have a handle for us yet.
+    #[error("the handshake with it has not finished")]
+    NotReady,
+    /// Our own queue pair was rebuilt, so the peer knows an address that is gone.
+    #[error("this endpoint was rebuilt, so the peer knows an outdated address of it")]
+    Rebuilt,
+}
+
+/// One peer. `A` is the address handle.
+#[derive(Debug)]
+pub(crate) struct Peer<A> {
+    pub(crate) handle: Option<A>,
+    pub(crate) address: EndpointAddress,
+    pub(crate) generation: u32,
+    /// Operations whose requests may name the handle. In a free entry: the next one.
+    pub(crate) in_flight: u32,
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+    pub(crate) failures: u32,
+    /// Unsolicited immediates sent, and how far they may go.
+    pub(crate) immediates: u32,
+    pub(crate) immediate_limit: u32,
+    gone: Option<Gone>,
+    /// Transfers to it are copied by this process.
+    pub(crate) local: bool,
+    /// Handshakes that have installed it and not ended.
+    pub(crate) installs: u8,
+    /// What its endpoint can do, if it said so: see [`Peer::KNOWN`].
+    pub(crate) capabilities: u8,
+    /// Which life of the peer this is; 0 where it did not say.
+    pub(crate) incarnation: u64,
+}
+
+/// What a new peer is.
+#[derive(Debug)]
+pub(crate) struct NewPeer<A> {
+    pub(crate) address: EndpointAddress,
+    pub(crate) handle: Option<A>,
+    pub(crate) incarnation: u64,
+    pub(crate) local: bool,
+    pub(crate) capabilities: u8,
+}
+
+impl<A> Peer<A> {
+    /// The peer said what it can do.
+    pub(crate) const KNOWN: u8 = 1 << 7;
+    /// It receives writes with immediate data without a posted receive.
+    pub(crate) const UNSOLICITED: u8 = 1 << 0;
+
+    fn vacant() -> Self {
+        Self {
+            handle: None,
+            address: EndpointAddress::NOBODY,
+            generation: 0,
+            in_flight: 0,
+            operations: 0,
+            bytes: 0,
+            failures: 0,
+            immediates: 0,
+            immediate_limit: 0,
+            gone: Some(Gone::Unknown),
+            local: false,
+            installs: 0,
+            capabilities: 0,
+            incarnation: 0,
+        }
+    }
+
+    fn new(new: NewPeer<A>, generation: u32, gone: Option<Gone>) -> Self {
+        Self {
+            handle: new.handle,
+            address: new.address,
+            generation,
+            in_flight: 0,
+            operations: 0,
+            bytes: 0,
+            failures: 0,
+            immediates: 0,
+            immediate_limit: u32::MAX,
+            gone,
+            local: new.local,
+            installs: 0,
+            capabilities: new.capabilities,
+            incarnation: new.incarnation,
+        }
+    }
+}
+
+/// All peers of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Peers<A> {
+    entries: Vec<Peer<A>>,
+    free: u32,
+    count: u32,
+}
+
+impl<A> Peers<A> {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: NONE,
+            count: 0,
+        }
+    }
+
+    /// Adds a peer that can be used at once.
+    pub(crate) fn add(&mut self, new: NewPeer<A>) -> PeerId {
+        self.count += 1;
+        let index = self.place();
+        let generation = self.entries[index as usize].generation;
+        self.entries[index as usize] = Peer::new(new, generation, None);
+        PeerId::new(index, generation)
+    }
+
+    /// Adds a peer that can be used only once it is [`activate`](Self::activate)d: until
+    /// then its name finds nothing.
+    pub(crate) fn install(&mut self, new: NewPeer<A>) -> PeerId {
+        let index = self.place();
+        let generation = self.entries[index as usize].generation;
+        let mut entry = Peer::new(new, generation, Some(Gone::NotReady));
+        entry.installs = 1;
+        self.entries[index as usize] = entry;
+        PeerId::new(index, generation.wrapping_add(1))
+    }
+
+    /// A free entry; its generation counts on.
+    fn place(&mut self) -> u32 {
+        if let Some(entry) = self.entries.get(self.free as usize) {
+            return std::mem::replace(&mut self.free, entry.in_flight);
+        }
+        let index = self.entries.len() as u32;
+        self.entries.push(Peer::vacant());
+        index
+    }
+
+    /// The entry of a peer that is installed and not active yet.
+    pub(crate) fn installed(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
+        self.entries.get_mut(id.index as usize).filter(|entry| {
+            entry.gone == Some(Gone::NotReady) && entry.generation.wrapping_add(1) == id.generation
+        })
+    }
+
+    /// Makes an installed peer usable.
+    pub(crate) fn activate(&mut self, id: PeerId) -> bool {
+        let Some(entry) = self.installed(id) else {
+            return false;
+        };
+        entry.generation = id.generation;
+        entry.gone = None;
+        self.count += 1;
+        true
+    }
+
+    /// Takes an installed peer out again that was never active.
+    pub(crate) fn forget(&mut self, id: PeerId) -> bool {
+        let Some(entry) = self.installed(id) else {
+            return false;
+        };
+        entry.generation = id.generation.wrapping_add(1);
+        entry.gone = Some(Gone::Disconnected);
+        self.retire(id.index);
+        true
+    }
+
+    /// The entry of a connected peer.
+    #[inline]
+    pub(crate) fn get(&self, id: PeerId) -> Option<&Peer<A>> {
+        let entry = self.entries.get(id.index as usize)?;
+        (entry.generation == id.generation).then_some(entry)
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        (entry.generation == id.generation).then_some(entry)
+    }
+
+    /// Whether `id` names a connected peer.
+    #[inline]
+    pub(crate) fn is_usable(&self, id: PeerId) -> bool {
+        self.get(id).is_some_and(|entry| entry.gone.is_none())
+    }
+
+    /// Why `id` names no connected peer.
+    #[cold]
+    pub(crate) fn gone(&self, id: PeerId) -> Gone {
+        let Some(entry) = self.entries.get(id.index as usize) else {
+            return Gone::Unknown;
+        };
+        match entry.gone {
+            Some(Gone::NotReady) if entry.generation.wrapping_add(1) == id.generation => {
+                Gone::NotReady
+            }
+            Some(why) if entry.generation == id.generation.wrapping_add(1) => why,
+            _ => Gone::Unknown,
+        }
+    }
+
+    /// The entry whatever became of the peer; for operations, which keep it in place.
+    #[inline]
+    pub(crate) fn entry(&self, index: u32) -> Option<&Peer<A>> {
+        self.entries.get(index as usize)
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn entry_mut(&mut self, index: u32) -> Option<&mut Peer<A>> {
+        self.entries.get_mut(index as usize)
+    }
+
+    /// Ends a connection. The handle stays until no operation needs it.
+    pub(crate) fn remove(&mut self, id: PeerId, why: Gone) -> bool {
+        let Some(entry) = self.get_mut(id) else {
+            return false;
+        };
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.gone = Some(why);
+        let idle = entry.in_flight == 0;
+        self.count -= 1;
+        if idle {
+            self.retire(id.index);
+        }
+        true
+    }
+
+    /// An operation to this peer has nothing with the device any more.
+    #[inline]
+    pub(crate) fn operation_ended(&mut self, index: u32) {
+        if let Some(entry) = self.entries.get_mut(index as usize) {
+            entry.in_flight -= 1;
+            if entry.in_flight == 0 && entry.gone.is_some() {
+                self.retire(index);
+            }
+        }
+    }
+
+    #[cold]
+    fn retire(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        entry.handle = None;
+        entry.in_flight = self.free;
+        self.free = index;
+    }
+
+    /// Connected peers.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Connected peers and their entries.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &Peer<A>)> {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.gone.is_none())
+            .map(|(index, entry)| (PeerId::new(index as u32, entry.generation), entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Gid;
+    use std::rc::Rc;
+
+    fn address(n: u32) -> EndpointAddress {
+        EndpointAddress::new(Gid::from_bytes([1; 16]), n, 0x4242).unwrap()
+    }
+
+    fn peer<A>(n: u32, handle: Option<A>) -> NewPeer<A> {
+        NewPeer {
+            address: address(n),
+            handle,
+            incarnation: 0,
+            local: false,
+            capabilities: 0,
+        }
+    }
+
+    #[test]
+    fn an_installed_peer_can_be_used_only_once_it_is_active() {
+        let mut peers: Peers<()> = Peers::new();
+        let id = peers.install(peer(1, None));
+        assert!(peers.get(id).is_none());
+        assert_eq!(peers.gone(id), Gone::NotReady);
+        assert!(peers.activate(id));
+        assert!(!peers.activate(id));
+        assert!(peers.get(id).is_some());
+        let other = peers.install(peer(2, None));
+        assert!(peers.forget(other));
+        assert!(!peers.forget(other));
+        assert!(!peers.activate(other));
+        let third = peers.add(peer(3, None));
+        assert_eq!(third.index, other.index);
+        assert!(peers.get(other).is_none());
+        assert_eq!(peers.count(), 2);
+    }
+
+    #[test]
+    fn the_handle_outlives_a_disconnect_until_the_last_operation_ended() {
+        let mut peers = Peers::new();
+        let handle = Rc::new(());
+        let id = peers.add(peer(1, Some(handle.clone())));
+        peers.get_mut(id).unwrap().in_flight = 2;
+        assert!(peers.remove(id, Gone::Disconnected));
+        assert!(peers.get(id).is_none());
+        assert_eq!(peers.gone(id), Gone::Disconnected);
+        peers.operation_ended(id.index);
+        assert_eq!(Rc::strong_count(&handle), 2);
+        peers.operation_ended(id.index);
+        assert_eq!(Rc::strong_count(&handle), 1);
+    }
+
+    #[test]
+    fn a_stale_name_never_reaches_the_next_peer() {
+        let mut peers: Peers<()> = Peers::new();
+        let old = peers.add(peer(1, None));
+        peers.remove(old, Gone::Restarted);
+        assert_eq!(peers.gone(old), Gone::Restarted);
+        let new = peers.add(peer(2, None));
+        assert_eq!(new.index, old.index);
+        assert!(peers.get(old).is_none());
+        assert_eq!(peers.get(new).unwrap().address, address(2));
+        assert!(!peers.remove(old, Gone::Disconnected));
+        assert_eq!(peers.count(), 1);
+    }
+
+    #[test]
+    fn a_peer_costs_no_more_than_its_budget() {
+        // Two lanes of the scheduler are 12 bytes each, and the map from senders to peers
+        // has 9 bytes for each, twice that right after it grew.
+        assert!(size_of::<Peer<std::sync::Arc<()>>>() + 2 * 12 + 2 * 9 <= 128);
+    }
+}

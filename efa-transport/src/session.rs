@@ -1,0 +1,1034 @@
+//! Where requests meet the queue pair: the only module of this crate with `unsafe` code.
+//!
+//! # Why it is sound
+//!
+//! What a request names must outlive its completion: the local region, and the address
+//! handle. [`Core`] owns the queue pair and the [`Flow`] whose table keeps both. A request
+//! is pushed only after the flow has accepted its operation, and thereby taken a clone of
+//! the region and counted the operation in its peer. The flow lets go of them when the
+//! completion has been polled ([`Flow::complete`]), when a session was not posted
+//! ([`Flow::undo`], [`Flow::roll_back`]), or after the queue pair was destroyed
+//! ([`Flow::fail_all`]); and `Core` declares the queue pair before the flow, so dropping it
+//! destroys them in that order. Leaking a `Core` leaks all of it together.
+//!
+//! Regions never hand out references to their bytes, so the device's accesses meet none.
+//! The receive pool's region is private to this module; a message's bytes are looked at
+//! only while the pool's books have the buffer as lent, which is while no receive is posted
+//! for it.
+//!
+//! # What the fast path does
+//!
+//! [`Session::write`] checks lengths and domain, takes a credit and a slot, clones the
+//! region's `Arc`, and makes the three calls of the verbs API with entry points that were
+//! resolved when the queue pair was made. It allocates nothing, locks nothing beyond what
+//! libefa locks, looks nothing up in a map, and logs nothing.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{Ordering, fence};
+
+use efa_verbs::{
+    Operations, QueuePair, ReceiveRequest, RecvCompletion, RemoteMemory, SendCompletion, Sge,
+};
+
+use crate::address::Gid;
+use crate::credit::Credits;
+use crate::domain::Handle;
+use crate::error::{Error, ReceiveError, Result};
+use crate::failure::FailureKind;
+use crate::flow::{Flow, Refused, Request, Sink};
+use crate::ops::{Completion, Kind, NONE, OperationId, RECEIVE};
+use crate::peers::{Peer, PeerId};
+use crate::pool::{Arrived, Body, Pool};
+use crate::region::{LocalSlice, Region};
+use crate::remote::RemoteRegion;
+
+/// Completions taken from the device at a time.
+const BATCH: usize = 32;
+/// Receives posted at a time.
+const RECEIVES: usize = 16;
+/// Marks the id of a receive of the pool.
+const POOLED: u64 = 1 << 62;
+
+/// What an endpoint can do, for checks at each post.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    pub(crate) domain: usize,
+    pub(crate) max_request: u32,
+    pub(crate) max_message: u32,
+    pub(crate) max_inline: u32,
+    pub(crate) operations: Operations,
+    pub(crate) unsolicited: bool,
+    pub(crate) device: String,
+}
+
+impl Rules {
+    /// Whether the device, and the library, can do this.
+    #[inline]
+    pub(crate) fn check(&self, kind: Kind) -> Result<()> {
+        let needed = match kind {
+            Kind::Put => Operations::WRITE,
+            Kind::PutImmediate => Operations::WRITE_WITH_IMMEDIATE,
+            Kind::Get => Operations::READ,
+            Kind::Send => Operations::SEND,
+            Kind::SendImmediate => Operations::SEND_WITH_IMMEDIATE,
+            Kind::Receive | Kind::AwaitImmediate => Operations::NONE,
+        };
+        if self.operations.contains(needed) {
+            Ok(())
+        } else {
+            Err(self.unsupported(kind))
+        }
+    }
+
+    #[cold]
+    fn unsupported(&self, kind: Kind) -> Error {
+        if self.max_request == 0 {
+            return Error::NoRdma {
+                device: self.device.clone(),
+            };
+        }
+        let (missing, hint) = match kind {
+            Kind::Get => (
+                "RDMA read",
+                "; it needs a device of the p4d generation or newer",
+            ),
+            Kind::Put | Kind::PutImmediate => (
+                "RDMA write",
+                "; it needs a device of the p5 generation or newer, and rdma-core 46 or newer",
+            ),
+            _ => ("such operation", ""),
+        };
+        Error::NotSupported {
+            device: self.device.clone(),
+            operation: kind,
+            missing,
+            hint,
+        }
+    }
+
+    /// Checks both ends of a put or get.
+    #[inline]
+    pub(crate) fn check_pair(
+        &self,
+        kind: Kind,
+        local: &LocalSlice<'_>,
+        remote: &RemoteRegion,
+    ) -> Result<()> {
+        if !local.is_of(self.domain) {
+            return Err(Error::ForeignRegion);
+        }
+        let fits = match kind {
+            Kind::Get => remote.len() <= local.len(),
+            _ => local.len() <= remote.len(),
+        };
+        if !fits {
+            return Err(too_small(kind, local.len(), remote.len()));
+        }
+        if kind == Kind::Get && !local.is_writable() {
+            return Err(Error::ReadOnlyRegion);
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn too_small(kind: Kind, local: u64, remote: u64) -> Error {
+    match kind {
+        Kind::Get => Error::LocalTooSmall { local, remote },
+        _ => Error::RemoteTooSmall { local, remote },
+    }
+}
+
+/// The queue pair with everything that its requests name. See the module.
+pub(crate) struct Core {
+    pair: QueuePair,
+    pub(crate) flow: Flow<Region, Handle>,
+    receives: Option<Receives>,
+    sends: Box<[SendCompletion; BATCH]>,
+    received: Box<[RecvCompletion; BATCH]>,
+    requests: Vec<ReceiveRequest>,
+    /// Receives of the caller's that are with the device.
+    posted_receives: u32,
+}
+
+/// The receive pool.
+struct Receives {
+    region: Region,
+    size: u32,
+    pool: Pool,
+}
+
+impl Core {
+    pub(crate) fn new(
+        pair: QueuePair,
+        flow: Flow<Region, Handle>,
+        pool: Option<(Region, u32, u32)>,
+    ) -> Self {
+        Self {
+            pair,
+            flow,
+            receives: pool.map(|(region, buffers, size)| Receives {
+                region,
+                size,
+                pool: Pool::new(buffers),
+            }),
+            sends: Box::new([SendCompletion::default(); BATCH]),
+            received: Box::new([RecvCompletion::default(); BATCH]),
+            requests: Vec::with_capacity(RECEIVES),
+            posted_receives: 0,
+        }
+    }
+
+    pub(crate) fn pair(&self) -> &QueuePair {
+        &self.pair
+    }
+
+    /// For transitions and arming. Replacing the queue pair is
+    /// [`replace_pair`](Self::replace_pair)'s.
+    pub(crate) fn pair_mut(&mut self) -> &mut QueuePair {
+        &mut self.pair
+    }
+
+    /// Destroys the queue pair and its completion queues, takes a new one, and ends all
+    /// operations.
+    pub(crate) fn replace_pair(&mut self, pair: QueuePair, credits: Credits) {
+        // The old one is destroyed here, before anything that its requests name.
+        self.pair = pair;
+        self.posted_receives = 0;
+        if let Some(receives) = &mut self.receives {
+            receives.pool.reset();
+        }
+        self.flow.fail_all(FailureKind::QueuePairLost, credits);
+    }
+
+    /// Destroys the queue pair, and returns the flow with all operations ended.
+    pub(crate) fn close(self) -> Flow<Region, Handle> {
+        let Self { pair, mut flow, .. } = self;
+        drop(pair);
+        flow.fail_all(FailureKind::Closed, Credits::new(1, 1));
+        flow
+    }
+
+    // ---- posting --------------------------------------------------------------------
+
+    /// Runs `build` with an open session and posts what it wrote, all or nothing.
+    #[inline]
+    pub(crate) fn post<R, E: From<Error>>(
+        &mut self,
+        rules: &Rules,
+        build: impl FnOnce(&mut Session<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.pair.session_start().map_err(Error::Verbs)?;
+        let mut guard = Guard {
+            session: Session {
+                pair: &mut self.pair,
+                flow: &mut self.flow,
+                rules,
+                chain: NONE,
+                requests: 0,
+                last: Kind::Put,
+            },
+        };
+        // An error or a panic drops the guard, which aborts.
+        let result = build(&mut guard.session)?;
+        guard.finish()?;
+        Ok(result)
+    }
+
+    /// Posts what waits in the flow, as far as there are credits.
+    pub(crate) fn pump(&mut self) -> Result<()> {
+        let mut visits = u32::MAX;
+        while self.flow.has_waiting() && self.flow.credits.free() > 0 {
+            self.pair.session_start()?;
+            let mut sink = PairSink {
+                pair: &mut self.pair,
+            };
+            let requests = self.flow.pump(visits, &mut sink);
+            if requests == 0 {
+                self.pair.session_abort();
+                self.flow.commit();
+                return Ok(());
+            }
+            match self.pair.session_complete() {
+                Ok(()) => {
+                    self.flow.commit();
+                    self.flow.stats.requests += u64::from(requests);
+                    self.flow.stats.sessions += 1;
+                }
+                Err(efa_verbs::Error::SendQueueFull { .. }) => {
+                    // The credits say otherwise, so this does not happen; were it to, the
+                    // next poll tries again.
+                    self.flow.roll_back();
+                    self.flow.stats.retries += 1;
+                    return Ok(());
+                }
+                Err(error) if self.flow.visits() <= 1 => {
+                    self.flow.refuse_front(error.raw_os_error().unwrap_or(0));
+                }
+                Err(_) => {
+                    // One of them is at fault: find it by posting them one at a time.
+                    self.flow.roll_back();
+                    self.flow.stats.retries += 1;
+                    visits = 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // ---- completions ----------------------------------------------------------------
+
+    /// Takes a batch of completions of our requests. Returns how many there were.
+    #[inline]
+    pub(crate) fn poll_send(&mut self, mut out: Option<&mut Vec<Completion>>) -> Result<usize> {
+        let count = self.pair.poll_send(&mut self.sends[..])?;
+        // What a completed get has written is read by this thread, and by others that it
+        // tells, only after this.
+        fence(Ordering::Acquire);
+        for completion in &self.sends[..count] {
+            self.flow
+                .complete(completion.wr_id, completion.status.0, out.as_deref_mut());
+        }
+        Ok(count)
+    }
+
+    /// The most that one batch holds.
+    pub(crate) const BATCH: usize = BATCH;
+
+    /// Takes a batch of receive completions and hands each to `take`, with what to note it by.
+    pub(crate) fn poll_recv(&mut self) -> Result<usize> {
+        let count = self.pair.poll_recv(&mut self.received[..])?;
+        fence(Ordering::Acquire);
+        Ok(count)
+    }
+
+    /// A completion of the last [`poll_recv`](Self::poll_recv).
+    pub(crate) fn received(&self, at: usize) -> RecvCompletion {
+        self.received[at]
+    }
+
+    /// Books the buffer that a receive completion used up. `peer` is its sender. Returns
+    /// false for a completion that belongs to no receive.
+    pub(crate) fn book_receive(&mut self, done: &RecvCompletion, peer: Option<PeerId>) -> bool {
+        let is_message = done.status.is_ok() && done.received == efa_verbs::Received::Send;
+        if done.wr_id & POOLED != 0 {
+            let Some(receives) = &mut self.receives else {
+                return false;
+            };
+            let buffer = done.wr_id as u32;
+            if !is_message {
+                return receives.pool.back(buffer);
+            }
+            return receives.pool.arrived(Arrived {
+                body: Body::Pooled(buffer, done.byte_len.min(receives.size)),
+                peer,
+                queue_pair: done.src_qp,
+                gid: done.src_gid.map(|gid| Gid::from_bytes(gid.into())),
+                immediate: done.immediate,
+            });
+        }
+        self.posted_receives = self.posted_receives.saturating_sub(1);
+        let bytes = if is_message { done.byte_len.into() } else { 0 };
+        self.flow.received(
+            done.wr_id & !RECEIVE,
+            done.status.0,
+            bytes,
+            peer,
+            done.immediate,
+        )
+    }
+
+    // ---- receiving ------------------------------------------------------------------
+
+    /// Whether messages go to a pool.
+    pub(crate) fn has_pool(&self) -> bool {
+        self.receives.is_some()
+    }
+
+    /// Messages that wait in the pool.
+    pub(crate) fn messages(&self) -> usize {
+        self.receives
+            .as_ref()
+            .map_or(0, |receives| receives.pool.ready())
+    }
+
+    /// Whether buffers of the pool wait to be posted.
+    #[inline]
+    pub(crate) fn needs_refill(&self) -> bool {
+        self.receives
+            .as_ref()
+            .is_some_and(|receives| receives.pool.idle() > 0)
+    }
+
+    /// Posts the pool's free buffers.
+    pub(crate) fn refill(&mut self) -> Result<()> {
+        let Some(receives) = &mut self.receives else {
+            return Ok(());
+        };
+        loop {
+            self.requests.clear();
+            while self.requests.len() < RECEIVES {
+                let Some(buffer) = receives.pool.post() else {
+                    break;
+                };
+                self.requests.push(ReceiveRequest {
+                    wr_id: RECEIVE | POOLED | u64::from(buffer),
+                    buffer: Sge {
+                        addr: receives.region.addr() + u64::from(buffer) * u64::from(receives.size),
+                        length: receives.size,
+                        lkey: receives.region.lkey(),
+                    },
+                });
+            }
+            if self.requests.is_empty() {
+                return Ok(());
+            }
+            // SAFETY: the pool's region is registered for local writes in the queue pair's
+            // domain and lives in `self` behind the queue pair. Each of the buffers was free
+            // until `post` above: no reference to its bytes exists, and none is made until
+            // its completion was polled or the queue pair replaced.
+            let posted = unsafe { self.pair.post_recv(&self.requests) };
+            let (count, error) = match posted {
+                Ok(count) => (count, None),
+                Err((count, error)) => (count, Some(error)),
+            };
+            for request in &self.requests[count..] {
+                receives.pool.back(request.wr_id as u32);
+            }
+            match error {
+                None => {}
+                // It is as full as it gets; more fit when completions have been polled.
+                Some(efa_verbs::Error::ReceiveQueueFull { .. }) => return Ok(()),
+                Some(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Posts a receive into the caller's region.
+    pub(crate) fn post_receive(
+        &mut self,
+        rules: &Rules,
+        local: LocalSlice<'_>,
+        tag: u64,
+    ) -> Result<OperationId> {
+        if self.has_pool() {
+            return Err(Error::Receive(ReceiveError::HasPool));
+        }
+        if !local.is_of(rules.domain) {
+            return Err(Error::ForeignRegion);
+        }
+        if !local.is_writable() {
+            return Err(Error::ReadOnlyRegion);
+        }
+        // A longer buffer is fine: a message has at most this.
+        let length = local.len().min(rules.max_message.into()) as u32;
+        let id = self
+            .flow
+            .begin_receive(tag, local.len(), local.region())
+            .map_err(|refused| self.refused(refused, PeerId::NOBODY))?;
+        let request = ReceiveRequest {
+            wr_id: RECEIVE | id.request(0),
+            buffer: Sge {
+                addr: local.addr(),
+                length,
+                lkey: local.region().lkey(),
+            },
+        };
+        // SAFETY: the flow keeps a clone of the region until the receive completes or the
+        // queue pair is gone; the region is registered for local writes in the queue pair's
+        // domain, and regions hand out no references to their bytes.
+        match unsafe { self.pair.post_recv(&[request]) } {
+            Ok(_) => {
+                self.posted_receives += 1;
+                Ok(id)
+            }
+            Err((_, error)) => {
+                self.flow.undo_receive(id);
+                Err(match error {
+                    efa_verbs::Error::ReceiveQueueFull { .. } => {
+                        Error::Receive(ReceiveError::QueueFull)
+                    }
+                    error => error.into(),
+                })
+            }
+        }
+    }
+
+    /// Puts a message from this endpoint to itself among those that have arrived.
+    pub(crate) fn deliver(&mut self, bytes: Vec<u8>, peer: PeerId, immediate: Option<u32>) -> bool {
+        let queue_pair = self.pair.number();
+        self.receives.as_mut().is_some_and(|receives| {
+            receives.pool.arrived(Arrived {
+                body: Body::Own(bytes),
+                peer: Some(peer),
+                queue_pair,
+                gid: None,
+                immediate,
+            })
+        })
+    }
+
+    /// The oldest message that has arrived.
+    pub(crate) fn next_message(&mut self) -> Option<Message<'_>> {
+        let arrived = self.receives.as_mut()?.pool.lend()?;
+        Some(Message {
+            core: self,
+            arrived,
+        })
+    }
+
+    /// Why the flow did not accept an operation.
+    #[cold]
+    pub(crate) fn refused(&self, refused: Refused, peer: PeerId) -> Error {
+        refusal(&self.flow, refused, peer)
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("pair", &self.pair)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cold]
+fn refusal(flow: &Flow<Region, Handle>, refused: Refused, peer: PeerId) -> Error {
+    match refused {
+        Refused::QueueFull => Error::QueueFull {
+            wanted: 1,
+            free: flow.credits.free(),
+            depth: flow.credits.limit(),
+        },
+        Refused::TableFull => Error::TooManyOperations {
+            capacity: flow.table.capacity(),
+        },
+        Refused::Peer(reason) => Error::PeerGone { peer, reason },
+        Refused::Chunk(_) => Error::Overflow,
+        Refused::Empty => Error::EmptyList,
+    }
+}
+
+/// A session: requests that are posted together, with one doorbell, all or none.
+///
+/// It exists inside the closure of [`Endpoint::post`](crate::Endpoint::post) only. Each call
+/// adds one request of at most the device's `max_rdma_size` bytes, an operation by itself;
+/// for longer transfers, use the endpoint's own `put` and `get`. A call that fails adds
+/// nothing, and the session goes on.
+pub struct Session<'a> {
+    pair: &'a mut QueuePair,
+    flow: &'a mut Flow<Region, Handle>,
+    rules: &'a Rules,
+    /// The operations of this session, last first, linked through their slots.
+    chain: u32,
+    requests: u32,
+    last: Kind,
+}
+
+impl Session<'_> {
+    /// Adds an RDMA write of all of `local` to the beginning of `remote`.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`]; a peer that is gone; lengths that don't fit; a region of
+    /// another domain; a device without RDMA write.
+    #[inline]
+    pub fn write<'m>(
+        &mut self,
+        peer: PeerId,
+        local: impl Into<LocalSlice<'m>>,
+        remote: RemoteRegion,
+        tag: u64,
+    ) -> Result<OperationId> {
+        self.rdma::<{ WRITE }>(peer, local.into(), remote, 0, tag)
+    }
+
+    /// Adds an RDMA write that also tells the peer `immediate` once its bytes have landed.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); and the peer has granted no more
+    /// ([`Error::WouldBlock`]), or differs in the feature ([`Error::FeatureMismatch`]).
+    #[inline]
+    pub fn write_with_immediate<'m>(
+        &mut self,
+        peer: PeerId,
+        local: impl Into<LocalSlice<'m>>,
+        remote: RemoteRegion,
+        immediate: u32,
+        tag: u64,
+    ) -> Result<OperationId> {
+        self.rdma::<{ WRITE_IMMEDIATE }>(peer, local.into(), remote, immediate, tag)
+    }
+
+    /// Adds an RDMA read of all of `remote` into the beginning of `local`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    #[inline]
+    pub fn read<'m>(
+        &mut self,
+        peer: PeerId,
+        local: impl Into<LocalSlice<'m>>,
+        remote: RemoteRegion,
+        tag: u64,
+    ) -> Result<OperationId> {
+        self.rdma::<{ READ }>(peer, local.into(), remote, 0, tag)
+    }
+
+    #[inline(always)]
+    fn rdma<const WHAT: u8>(
+        &mut self,
+        peer: PeerId,
+        local: LocalSlice<'_>,
+        remote: RemoteRegion,
+        immediate: u32,
+        tag: u64,
+    ) -> Result<OperationId> {
+        let kind = match WHAT {
+            WRITE => Kind::Put,
+            READ => Kind::Get,
+            _ => Kind::PutImmediate,
+        };
+        self.rules.check(kind)?;
+        self.rules.check_pair(kind, &local, &remote)?;
+        let length = if WHAT == READ {
+            remote.len()
+        } else {
+            local.len()
+        };
+        if length > self.rules.max_request.into() {
+            return Err(self.too_long("one request", length, self.rules.max_request));
+        }
+        if WHAT == WRITE_IMMEDIATE {
+            take_grant(self.flow, self.rules, peer)?;
+        }
+        let (id, to) =
+            match self
+                .flow
+                .begin(kind, peer, tag, length, Some(local.region()), self.chain)
+            {
+                Ok(begun) => begun,
+                Err(refused) => return Err(self.refuse(refused, peer, WHAT == WRITE_IMMEDIATE)),
+            };
+        let Some(handle) = &to.handle else {
+            return Err(self.no_handle(id, peer));
+        };
+        let to = handle
+            .ah()
+            .destination(to.address.queue_pair(), to.address.queue_key());
+        let target = RemoteMemory {
+            addr: remote.addr(),
+            rkey: remote.rkey(),
+        };
+        let source = Sge {
+            addr: local.addr(),
+            length: length as u32,
+            lkey: local.region().lkey(),
+        };
+        let request = id.request(0);
+        // SAFETY: a session is open for as long as `Session` exists. `begin` has put a clone of
+        // the region into the table and counted the operation in its peer, which keeps the
+        // address handle; both stay until the completion was polled, the session was undone,
+        // or the queue pair is gone (see the module). The region is of the queue pair's
+        // domain, writable where the device writes, and gives out no references.
+        unsafe {
+            match WHAT {
+                WRITE => self.pair.push_write(request, &to, target, source),
+                READ => self.pair.push_read(request, &to, target, source),
+                _ => self
+                    .pair
+                    .push_write_imm(request, &to, target, source, immediate),
+            }
+        }
+        self.pushed(id, kind);
+        Ok(id)
+    }
+
+    /// Adds a message from a registered region.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Error::TooLong`] above the device's longest message.
+    #[inline]
+    pub fn send<'m>(
+        &mut self,
+        peer: PeerId,
+        local: impl Into<LocalSlice<'m>>,
+        immediate: Option<u32>,
+        tag: u64,
+    ) -> Result<OperationId> {
+        let local = local.into();
+        let kind = send_kind(immediate);
+        self.rules.check(kind)?;
+        if !local.is_of(self.rules.domain) {
+            return Err(Error::ForeignRegion);
+        }
+        if local.len() > self.rules.max_message.into() {
+            return Err(self.too_long("a message", local.len(), self.rules.max_message));
+        }
+        let (id, to) = match self.flow.begin(
+            kind,
+            peer,
+            tag,
+            local.len(),
+            Some(local.region()),
+            self.chain,
+        ) {
+            Ok(begun) => begun,
+            Err(refused) => return Err(refusal(self.flow, refused, peer)),
+        };
+        let Some(handle) = &to.handle else {
+            return Err(self.no_handle(id, peer));
+        };
+        let to = handle
+            .ah()
+            .destination(to.address.queue_pair(), to.address.queue_key());
+        let source = Sge {
+            addr: local.addr(),
+            length: local.len() as u32,
+            lkey: local.region().lkey(),
+        };
+        let request = id.request(0);
+        // SAFETY: as in `rdma`.
+        unsafe {
+            match immediate {
+                None => self.pair.push_send(request, &to, source),
+                Some(immediate) => self.pair.push_send_imm(request, &to, source, immediate),
+            }
+        }
+        self.pushed(id, kind);
+        Ok(id)
+    }
+
+    /// Adds a short message whose bytes are copied at once: they need not be registered, and
+    /// may change right away.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); [`Error::TooLong`] above
+    /// [`Endpoint::max_inline`](crate::Endpoint::max_inline) bytes.
+    #[inline]
+    pub fn send_inline(
+        &mut self,
+        peer: PeerId,
+        bytes: &[u8],
+        immediate: Option<u32>,
+        tag: u64,
+    ) -> Result<OperationId> {
+        let kind = send_kind(immediate);
+        self.rules.check(kind)?;
+        let length = bytes.len() as u64;
+        if length > self.rules.max_inline.into() {
+            return Err(self.too_long("an inline message", length, self.rules.max_inline));
+        }
+        let (id, to) = match self.flow.begin(kind, peer, tag, length, None, self.chain) {
+            Ok(begun) => begun,
+            Err(refused) => return Err(refusal(self.flow, refused, peer)),
+        };
+        let Some(handle) = &to.handle else {
+            return Err(self.no_handle(id, peer));
+        };
+        let to = handle
+            .ah()
+            .destination(to.address.queue_pair(), to.address.queue_key());
+        // SAFETY: a session is open; the bytes are copied by the call, and the handle stays as
+        // in `rdma`.
+        unsafe {
+            self.pair
+                .push_send_inline(id.request(0), &to, bytes, immediate);
+        }
+        self.pushed(id, kind);
+        Ok(id)
+    }
+
+    /// Requests that this session has so far.
+    pub fn len(&self) -> u32 {
+        self.requests
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.requests == 0
+    }
+
+    /// Requests that still fit.
+    pub fn room(&self) -> u32 {
+        self.flow.credits.free()
+    }
+
+    #[inline(always)]
+    fn pushed(&mut self, id: OperationId, kind: Kind) {
+        self.chain = id.slot();
+        self.requests += 1;
+        self.last = kind;
+    }
+
+    #[cold]
+    fn too_long(&self, what: &'static str, length: u64, limit: u32) -> Error {
+        Error::TooLong {
+            what,
+            length,
+            limit: limit.into(),
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, refused: Refused, peer: PeerId, granted: bool) -> Error {
+        if granted {
+            return_grant(self.flow, peer);
+        }
+        refusal(self.flow, refused, peer)
+    }
+
+    #[cold]
+    fn no_handle(&mut self, id: OperationId, peer: PeerId) -> Error {
+        self.flow.undo(id.slot());
+        Error::LocalPeer(peer)
+    }
+}
+
+impl fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("requests", &self.requests)
+            .finish_non_exhaustive()
+    }
+}
+
+const WRITE: u8 = 0;
+const READ: u8 = 1;
+const WRITE_IMMEDIATE: u8 = 2;
+
+pub(crate) fn send_kind(immediate: Option<u32>) -> Kind {
+    match immediate {
+        None => Kind::Send,
+        Some(_) => Kind::SendImmediate,
+    }
+}
+
+/// Takes one of the immediates that the peer has granted.
+pub(crate) fn take_grant(
+    flow: &mut Flow<Region, Handle>,
+    rules: &Rules,
+    peer: PeerId,
+) -> Result<()> {
+    let Some(entry) = flow.peers.get_mut(peer) else {
+        let reason = flow.peers.gone(peer);
+        return Err(Error::PeerGone { peer, reason });
+    };
+    if entry.capabilities & Peer::<Handle>::KNOWN != 0 {
+        let theirs = entry.capabilities & Peer::<Handle>::UNSOLICITED != 0;
+        if theirs != rules.unsolicited {
+            return Err(Error::FeatureMismatch {
+                ours: rules.unsolicited,
+                theirs,
+            });
+        }
+    }
+    if entry.immediate_limit != u32::MAX {
+        if entry.immediates >= entry.immediate_limit {
+            return Err(Error::WouldBlock(crate::error::Blocked::Grant));
+        }
+        entry.immediates += 1;
+    }
+    Ok(())
+}
+
+/// Gives one back that was not used.
+pub(crate) fn return_grant(flow: &mut Flow<Region, Handle>, peer: PeerId) {
+    if let Some(entry) = flow.peers.get_mut(peer)
+        && entry.immediate_limit != u32::MAX
+    {
+        entry.immediates = entry.immediates.saturating_sub(1);
+    }
+}
+
+/// Aborts the session unless it is finished: on an error, and when a panic unwinds.
+struct Guard<'a> {
+    session: Session<'a>,
+}
+
+impl Guard<'_> {
+    /// Posts the session.
+    #[inline]
+    fn finish(mut self) -> Result<()> {
+        let session = &mut self.session;
+        if session.requests == 0 {
+            return Ok(()); // nothing to post: the drop aborts
+        }
+        match session.pair.session_complete() {
+            Ok(()) => {
+                session.flow.credits.note_depth();
+                session.flow.stats.requests += u64::from(session.requests);
+                session.flow.stats.sessions += 1;
+                // Posted: nothing to take back.
+                session.chain = NONE;
+                Ok(())
+            }
+            Err(source) => Err(self.failed(source)),
+        }
+    }
+
+    #[cold]
+    fn failed(&self, source: efa_verbs::Error) -> Error {
+        Error::PostFailed {
+            operation: self.session.last,
+            requests: self.session.requests,
+            source,
+        }
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let session = &mut self.session;
+        if session.pair.session_is_open() {
+            session.pair.session_abort();
+        }
+        while session.chain != NONE {
+            let slot = session.chain;
+            let op = session.flow.table.op(slot);
+            session.chain = op.link;
+            if op.kind == Kind::PutImmediate {
+                let peer = op.peer;
+                return_grant(session.flow, peer);
+            }
+            session.flow.undo(slot);
+        }
+    }
+}
+
+/// Hands the flow's requests to the open session.
+struct PairSink<'a> {
+    pair: &'a mut QueuePair,
+}
+
+impl Sink<Handle> for PairSink<'_> {
+    #[inline]
+    fn push(&mut self, request: Request<'_, Handle>) {
+        let Some(handle) = &request.peer.handle else {
+            // Operations with such peers are carried out by this process.
+            debug_assert!(false, "a peer without a handle in the queue");
+            return;
+        };
+        let address = request.peer.address;
+        let to = handle
+            .ah()
+            .destination(address.queue_pair(), address.queue_key());
+        let chunk = request.chunk;
+        let remote = RemoteMemory {
+            addr: chunk.remote,
+            rkey: chunk.rkey,
+        };
+        let local = Sge {
+            addr: chunk.local,
+            length: chunk.length,
+            lkey: chunk.lkey,
+        };
+        let wr_id = request.wr_id;
+        // SAFETY: `Core::pump` has opened a session. The flow's plan for this operation holds
+        // clones of its regions and counts in its peer until the completion was polled, the
+        // session was rolled back, or the queue pair is gone. What was planned was checked as in
+        // `Session::rdma`, by the endpoint, when it was submitted.
+        unsafe {
+            match (request.kind, request.immediate) {
+                (Kind::Put, _) | (Kind::PutImmediate, None) => {
+                    self.pair.push_write(wr_id, &to, remote, local);
+                }
+                (Kind::PutImmediate, Some(immediate)) => {
+                    self.pair
+                        .push_write_imm(wr_id, &to, remote, local, immediate);
+                }
+                (Kind::Get, _) => self.pair.push_read(wr_id, &to, remote, local),
+                (Kind::SendImmediate, Some(immediate)) => {
+                    self.pair.push_send_imm(wr_id, &to, local, immediate);
+                }
+                _ => self.pair.push_send(wr_id, &to, local),
+            }
+        }
+    }
+}
+
+/// A message that has arrived, lent from the receive pool.
+///
+/// It reads as a byte slice. Dropping it gives the buffer back to the pool, which posts it
+/// again at the next poll.
+pub struct Message<'a> {
+    core: &'a mut Core,
+    arrived: Arrived,
+}
+
+impl Message<'_> {
+    /// The sender, where it is a connected peer.
+    pub fn peer(&self) -> Option<PeerId> {
+        self.arrived.peer
+    }
+
+    /// The sender's queue pair number.
+    pub fn source_queue_pair(&self) -> u32 {
+        self.arrived.queue_pair
+    }
+
+    /// The sender's GID, where it is not a peer and the device tells.
+    pub fn source_gid(&self) -> Option<Gid> {
+        self.arrived.gid
+    }
+
+    /// Immediate data that came with it.
+    pub fn immediate(&self) -> Option<u32> {
+        self.arrived.immediate
+    }
+}
+
+impl Deref for Message<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.arrived.body {
+            Body::Own(bytes) => bytes,
+            Body::Pooled(buffer, length) => {
+                let Some(receives) = &self.core.receives else {
+                    return &[];
+                };
+                if !receives.pool.is_lent(*buffer) {
+                    return &[];
+                }
+                let start = *buffer as usize * receives.size as usize;
+                // SAFETY: the buffer is inside the pool's region, whose memory is owned,
+                // initialised, and private to this module; `length` was cut to the buffer's
+                // size. The buffer is lent: its receive has completed and no other is posted
+                // for it, the region has no remote access, and the exclusive borrow of the
+                // core that this message holds lets nothing be posted while the slice lives.
+                unsafe {
+                    std::slice::from_raw_parts(
+                        receives.region.as_ptr().add(start),
+                        *length as usize,
+                    )
+                }
+            }
+        }
+    }
+}
+
+impl AsRef<[u8]> for Message<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Message<'_> {
+    fn drop(&mut self) {
+        if let Some(receives) = &mut self.core.receives {
+            receives.pool.reclaim();
+        }
+    }
+}
+
+impl fmt::Debug for Message<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("peer", &self.peer())
+            .field("length", &self.len())
+            .field("immediate", &self.immediate())
+            .finish()
+    }
+}
