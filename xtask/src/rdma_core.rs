@@ -46,6 +46,7 @@ impl RdmaCore {
         if let Some(prefix) = &self.prefix {
             prepend(command, "PKG_CONFIG_PATH", &prefix.join("lib/pkgconfig"));
             prepend(command, "LD_LIBRARY_PATH", &prefix.join("lib"));
+            prepend(command, "PATH", &prefix.join("bin"));
         }
         // Without this a libibverbs that was not installed looks for provider lists where it
         // would have been installed.
@@ -123,6 +124,14 @@ fn system(version: String) -> RdmaCore {
     }
 }
 
+/// Whether programs of the system have a libefa to run with.
+pub fn system_has_library() -> bool {
+    ["ldconfig", "/sbin/ldconfig"].into_iter().any(|ldconfig| {
+        process::output(Command::new(ldconfig).arg("-p"))
+            .is_ok_and(|list| list.contains("libefa.so.1 "))
+    })
+}
+
 /// The release of the installed libefa, if its headers are there.
 pub fn system_version() -> Option<String> {
     let mut command = Command::new("pkg-config");
@@ -158,7 +167,7 @@ fn stamp_of(prefix: &Path) -> PathBuf {
 }
 
 /// Raised when the way of building changes, so that old prefixes are built again.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 /// What a finished prefix was made from, and how.
 fn recipe(other: Option<&Path>) -> String {
@@ -177,6 +186,9 @@ const CMAKE_OPTIONS: [&str; 6] = [
     "-DNO_MAN_PAGES=1",
     "-DNO_PYVERBS=1",
 ];
+
+/// The two libraries, and two programs that show devices: the system's need its own libibverbs.
+const TARGETS: [&str; 4] = ["ibverbs", "efa", "ibv_devices", "ibv_devinfo"];
 
 /// Builds libibverbs and libefa of `tree` and puts what programs need into a prefix.
 fn built(tree: &Tree) -> Result<RdmaCore> {
@@ -223,19 +235,13 @@ fn built(tree: &Tree) -> Result<RdmaCore> {
     }
     let mut make = Command::new("cmake");
     make.arg("--build").arg(&build);
-    make.args(["--parallel", &jobs(), "--target", "ibverbs"]);
-    let mut efa = Command::new("cmake");
-    efa.arg("--build").arg(&build);
-    efa.args(["--parallel", &jobs(), "--target", "efa"]);
+    make.args(["--parallel", &jobs(), "--target"]).args(TARGETS);
     if made {
         // A user's tree that may have been edited since: mostly there is nothing to do.
         process::output(&mut make)?;
-        process::output(&mut efa)?;
     } else {
-        let what = format!("building libibverbs {}", tree.version);
+        let what = format!("building libibverbs and libefa {}", tree.version);
         process::run_logged(&what, &mut make, &log)?;
-        let what = format!("building libefa {}", tree.version);
-        process::run_logged(&what, &mut efa, &log)?;
     }
     install(&tree.path, &build, &prefix)?;
     fs::write(stamp_of(&prefix), recipe(other))?;
@@ -248,7 +254,7 @@ fn jobs() -> String {
         .to_string()
 }
 
-/// rdma-core's own install step wants every library of the tree; this takes the two.
+/// rdma-core's own install step wants everything in the tree; this takes what was built.
 fn install(source: &Path, build: &Path, prefix: &Path) -> Result<()> {
     let lib = prefix.join("lib");
     for entry in fs::read_dir(build.join("lib"))? {
@@ -258,6 +264,17 @@ fn install(source: &Path, build: &Path, prefix: &Path) -> Result<()> {
             copy(&path, &lib.join(&*name))?;
         }
     }
+    for name in ["ibv_devices", "ibv_devinfo"] {
+        copy(
+            &build.join("bin").join(name),
+            &prefix.join("bin").join(name),
+        )?;
+    }
+    // What libibverbs reads to find its providers when RDMAV_DRIVERS is not set, and where it
+    // looks first.
+    let providers = prefix.join("etc/libibverbs.d");
+    fs::create_dir_all(&providers)?;
+    fs::write(providers.join("efa.driver"), "driver efa\n")?;
     let headers = prefix.join("include");
     for name in [
         "arch.h",

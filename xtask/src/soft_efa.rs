@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
@@ -11,7 +12,7 @@ use soft_efa::options::{Abi, Options};
 use soft_efa::profile::ProfileName;
 
 use crate::rdma_core::{self, Choice, RdmaCore};
-use crate::{build, control, passthrough};
+use crate::{build, control, passthrough, workspace};
 
 /// What follows `cargo xtask soft-efa`.
 #[derive(Args)]
@@ -21,9 +22,11 @@ pub struct SoftEfa {
     action: Option<Action>,
     #[command(flatten)]
     devices: Devices,
-    /// The rdma-core that the program is run with.
-    #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
-    rdma_core: Choice,
+    /// The rdma-core that the program is run with. [default: cargo, and what it has built here,
+    /// run with the one that `cargo xtask rdma-core` names; any other program with what it finds
+    /// by itself]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    rdma_core: Option<Choice>,
     /// The program to run, and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -89,7 +92,13 @@ pub fn run(arguments: &SoftEfa) -> Result<ExitCode> {
         return control::run(control);
     }
     let options = arguments.devices.options()?;
-    let rdma_core = rdma_core::resolve(arguments.rdma_core)?;
+    let rdma_core = match arguments.rdma_core {
+        Some(choice) => Some(rdma_core::resolve(choice)?),
+        None if ours(&arguments.command) || !rdma_core::system_has_library() => {
+            Some(rdma_core::resolve(Choice::Auto)?)
+        }
+        None => None,
+    };
     let (program, rest) = arguments
         .command
         .split_first()
@@ -97,7 +106,7 @@ pub fn run(arguments: &SoftEfa) -> Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(rest);
     build::clean(&mut command);
-    let software = Software::new(&options, &rdma_core)?;
+    let software = Software::new(&options, rdma_core.as_ref())?;
     software.apply(&mut command)?;
     let status = passthrough::run(&mut command)?;
     // The run directory goes before we do.
@@ -105,27 +114,60 @@ pub fn run(arguments: &SoftEfa) -> Result<ExitCode> {
     Ok(passthrough::end_like(status))
 }
 
+/// Whether a command is cargo, or names a file that cargo has built here (`valgrind PROGRAM`).
+///
+/// Another program was linked with the system's libraries, and may use private parts of them
+/// that are different in each release: it must not be given the libraries that are built here.
+fn ours(command: &[OsString]) -> bool {
+    let target = workspace::target();
+    let target = target.canonicalize().unwrap_or(target);
+    let built_here = |word: &OsString| {
+        let file = Path::new(word).canonicalize();
+        file.is_ok_and(|file| file.is_file() && file.starts_with(&target))
+    };
+    let cargo = command.first().map(Path::new).and_then(Path::file_stem);
+    cargo.is_some_and(|name| name == "cargo") || command.iter().any(built_here)
+}
+
 /// Software devices, ready for programs.
 pub struct Software {
     run: Run,
-    rdma_core: RdmaCore,
+    rdma_core: Option<RdmaCore>,
 }
 
 impl Software {
     /// Builds the device and lays out its run directory.
-    pub fn new(options: &Options, rdma_core: &RdmaCore) -> Result<Self> {
+    pub fn new(options: &Options, rdma_core: Option<&RdmaCore>) -> Result<Self> {
         let preload = build::preload()?;
         Ok(Self {
             run: Run::new(options, &preload).context("can't make a run directory")?,
-            rdma_core: rdma_core.clone(),
+            rdma_core: rdma_core.cloned(),
         })
     }
 
     /// Makes the command find the devices.
     pub fn apply(&self, command: &mut Command) -> Result<()> {
-        self.rdma_core.apply(command);
+        if let Some(rdma_core) = &self.rdma_core {
+            rdma_core.apply(command);
+        }
         self.run
             .apply(command)
             .context("can't set up the command's environment")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_the_system_keep_their_libraries() {
+        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(Into::into).collect() };
+        let here = std::env::current_exe().unwrap();
+        assert!(ours(&words("cargo test")));
+        assert!(ours(&words("/usr/bin/cargo run")));
+        assert!(ours(&words(&format!("valgrind {}", here.display()))));
+        assert!(!ours(&words("ibv_devinfo -v")));
+        assert!(!ours(&words("sh -c cargo")));
     }
 }
