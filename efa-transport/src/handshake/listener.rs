@@ -50,6 +50,9 @@ impl ListenerConfig {
     /// How many handshakes may be under way at once, at least 1; 1024 if not set. When more clients
     /// come, the oldest that has not introduced itself within the [patience](Self::patience) is given up;
     /// if there is none, new ones wait in the kernel's queue.
+    ///
+    /// Each may take as much memory as [`HandshakeConfig::max_user_data`] allows, but only for bytes that
+    /// have come.
     pub fn max_pending(mut self, max: usize) -> Self {
         self.max_pending = max.max(1);
         self

@@ -522,3 +522,32 @@ fn user_data_that_nobody_could_receive_is_refused_at_once() {
     let error = Handshake::new(endpoint(1, 1, 1), config, Instant::now()).unwrap_err();
     assert!(matches!(error, HandshakeError::UserDataTooLong { .. }));
 }
+
+#[test]
+fn a_confirmation_for_another_handshake_confirms_nothing() {
+    let now = Instant::now();
+    for stream in [true, false] {
+        let channel = match stream {
+            true => Channel::Stream,
+            false => Channel::Datagram {
+                resend: Duration::from_millis(1),
+            },
+        };
+        let config = HandshakeConfig::default().channel(channel).nonce(4);
+        let mut machine = Handshake::new(endpoint(3, 4, 3), config, now).unwrap();
+        machine.handle_frame(now, &hello(b"")).unwrap();
+        machine.installed(now);
+        let mut other = Vec::new();
+        wire::put_ready(&mut other, A, Id { nonce: 5, ..B });
+        assert_eq!(machine.handle_frame(now, &other).is_err(), stream);
+        let expected = match stream {
+            true => Phase::Failed,
+            false => Phase::Confirming,
+        };
+        assert_eq!(machine.phase(), expected);
+        if !stream {
+            machine.handle_frame(now, &ready()).unwrap();
+            assert_eq!(machine.phase(), Phase::Established);
+        }
+    }
+}
