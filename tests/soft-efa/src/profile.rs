@@ -9,7 +9,8 @@ use std::str::FromStr;
 /// The generations of EFA hardware that soft-efa imitates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProfileName {
-    /// 0xefa0: sends only.
+    /// 0xefa0: sends only, without completion events and retry counts, and with two completion
+    /// rings (of sends and of receives) in a completion queue.
     C5n,
     /// 0xefa1: sends and RDMA read; drops what a device sends to itself.
     P4d,
@@ -135,7 +136,7 @@ pub struct Profile {
     pub max_ah: u32,
     /// Page sizes that the device can register.
     pub page_size_cap: u64,
-    /// Completion vectors, one event queue each.
+    /// Completion vectors: one for each event queue, and one where there are no events.
     pub comp_vectors: u32,
     /// Link speed.
     pub link_gbps: u32,
@@ -185,8 +186,8 @@ impl Profile {
             pci_device: 0xefa0,
             rdma_read: false,
             rdma_write: false,
-            rnr_retry: true,
-            cq_notifications: true,
+            rnr_retry: false,
+            cq_notifications: false,
             // The driver reports this for every device.
             cq_with_sgid: true,
             data_polling_128: false,
@@ -203,7 +204,7 @@ impl Profile {
             max_llq_size: 4096 * 64,
             max_tx_batch: 64,
             min_sq_wr: 0,
-            sub_cqs_per_cq: 1,
+            sub_cqs_per_cq: 2,
             max_rdma_size: 0,
             mtu: 8928,
             max_qp: 65536,
@@ -215,49 +216,50 @@ impl Profile {
             max_mr_pages: 24 << 20,
             max_ah: 16384,
             page_size_cap: 0xffff_ffff_ffff_f000,
-            comp_vectors: 8,
+            comp_vectors: 1,
             link_gbps: 100,
+        };
+        let newer = Self {
+            rdma_read: true,
+            rnr_retry: true,
+            cq_notifications: true,
+            sub_cqs_per_cq: 1,
+            max_rdma_size: 1 << 30,
+            comp_vectors: 8,
+            ..oldest
         };
         match name {
             ProfileName::C5n => oldest,
             ProfileName::P4d => Self {
                 pci_device: 0xefa1,
-                rdma_read: true,
                 loopback: false,
-                max_rdma_size: 1 << 30,
-                ..oldest
+                ..newer
             },
             ProfileName::P5 => Self {
                 pci_device: 0xefa2,
-                rdma_read: true,
                 rdma_write: true,
                 data_polling_128: true,
-                max_rdma_size: 1 << 30,
-                ..oldest
+                ..newer
             },
             ProfileName::P5en => Self {
                 pci_device: 0xefa3,
-                rdma_read: true,
                 rdma_write: true,
                 data_polling_128: true,
                 unsolicited_write_recv: true,
-                max_rdma_size: 1 << 30,
                 link_gbps: 200,
-                ..oldest
+                ..newer
             },
             ProfileName::P6 => Self {
                 pci_device: 0xefa4,
-                rdma_read: true,
                 rdma_write: true,
                 data_polling_128: true,
                 unsolicited_write_recv: true,
-                max_rdma_size: 1 << 30,
                 max_sq_wr: 2048,
                 max_llq_size: 2048 * 64,
                 inline_buf_size_ex: 80,
                 min_sq_wr: 32,
                 link_gbps: 400,
-                ..oldest
+                ..newer
             },
         }
     }

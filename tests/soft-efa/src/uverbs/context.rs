@@ -9,6 +9,7 @@ use super::abi::QpCap;
 use super::channel::Channel;
 use super::device::{Alive, Counted, Device};
 use super::fds::lock;
+use super::process::Process;
 use super::ring::{Mapping, Offsets};
 
 /// A protection domain.
@@ -187,14 +188,16 @@ impl Objects {
 /// One open device file.
 #[derive(Debug)]
 pub(crate) struct Context {
+    pub(crate) process: &'static Process,
     pub(crate) device: Arc<Device>,
     pub(crate) offsets: Offsets,
     objects: Mutex<Objects>,
 }
 
 impl Context {
-    pub(crate) fn new(device: Arc<Device>) -> Self {
+    pub(crate) fn new(process: &'static Process, device: Arc<Device>) -> Self {
         Self {
+            process,
             device,
             offsets: Offsets::new(),
             objects: Mutex::default(),

@@ -10,7 +10,7 @@ use super::abi::{EfaCreateCq, EfaCreateCqResp, efa};
 use super::channel::Channel;
 use super::context::{Context, Cq, Object};
 use super::device::Counted;
-use super::process;
+use super::process::Process;
 use super::ring::{Mapping, page_align, page_size};
 
 /// Memory for a completion ring that the program brings.
@@ -44,7 +44,7 @@ pub(crate) struct CqMade {
 
 impl Cq {
     /// Takes back the events that the program has not read; the number of those that it has.
-    pub(super) fn withdraw_events(&self) -> u32 {
+    pub(super) fn withdraw_events(&self, process: &Process) -> u32 {
         let Some(channel) = &self.channel else {
             return 0;
         };
@@ -53,8 +53,9 @@ impl Cq {
             return 0;
         }
         // Without a descriptor nobody can read the rest, and nobody will wait for it.
-        let unread = process::current()
-            .and_then(|process| process.fds.of_channel(channel))
+        let unread = process
+            .fds
+            .of_channel(channel)
             .map_or(0, |fd| channel.take_back(self.user_handle, fd));
         raised.saturating_sub(unread)
     }
@@ -87,12 +88,22 @@ impl Context {
         if !size_fits || driver.num_sub_cqs != profile.sub_cqs_per_cq {
             return Err(libc::EINVAL);
         }
+        let wants_events = driver.flags & efa::CQ_WITH_COMPLETION_CHANNEL != 0;
+        if wants_events && !profile.cq_notifications {
+            return Err(libc::EOPNOTSUPP);
+        }
         self.allocation(Verb::CreateCq)?;
 
         let ring_bytes = u64::from(driver.cq_entry_size) * u64::from(request.entries);
         let all_bytes = page_align(ring_bytes * u64::from(driver.num_sub_cqs));
         let mut resp = EfaCreateCqResp::default();
         let (memory, doorbell) = match request.external {
+            None if !profile.cq_notifications => {
+                let memory = self.allocate(fd, all_bytes)?;
+                resp.q_mmap_key = memory.key();
+                resp.q_mmap_size = all_bytes;
+                (memory, None)
+            }
             None => {
                 let memory = self.allocate(fd, all_bytes + page_size())?;
                 resp.q_mmap_key = memory.key();
@@ -111,7 +122,6 @@ impl Context {
         };
 
         let raised = Arc::new(AtomicU32::new(0));
-        let wants_events = driver.flags & efa::CQ_WITH_COMPLETION_CHANNEL != 0;
         let engine = self.device.engine()?;
         let mut rings: Vec<u16> = Vec::new();
         for index in 0..driver.num_sub_cqs {

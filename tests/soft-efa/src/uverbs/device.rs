@@ -131,8 +131,7 @@ impl Device {
         })?;
         let profile = *self.profile();
         let trace = self.options.trace.then(|| {
-            let name = self.name.clone();
-            let sink: TraceSink = Arc::new(move |line: &str| eprintln!("soft-efa {name}: {line}"));
+            let sink: TraceSink = Arc::new(move |line: &str| eprintln!("soft-efa {line}"));
             sink
         });
         Engine::start(EngineConfig {

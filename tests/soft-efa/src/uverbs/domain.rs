@@ -139,7 +139,7 @@ impl Context {
                 for ring in &cq.rings {
                     engine.destroy_cq(*ring);
                 }
-                reported.completion_events = cq.withdraw_events();
+                reported.completion_events = cq.withdraw_events(self.process);
             }
         }
         Ok(reported)

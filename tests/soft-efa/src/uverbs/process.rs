@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -83,15 +83,7 @@ fn current_or_new() -> Option<&'static Process> {
     }
     let run = run()?;
     let before = CURRENT.load(Ordering::Acquire);
-    let made = Box::into_raw(Box::new(Process {
-        pid: std::process::id(),
-        run,
-        devices: (0..run.options.devices)
-            .map(|index| Device::new(index, &run.options))
-            .collect(),
-        fds: Table::default(),
-        listener: OnceLock::new(),
-    }));
+    let made = Box::into_raw(Box::new(Process::new(run)));
     match CURRENT.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             // SAFETY: a C function without captured state, to be called in forked children.
@@ -150,23 +142,7 @@ pub(crate) fn ucontext_request(bytes: &[u8]) -> EfaAllocUcontext {
 
 /// Opens device `index`.
 pub(crate) fn open_device(index: u32, cloexec: bool) -> Result<RawFd, i32> {
-    let process = current_or_new().ok_or(libc::ENXIO)?;
-    let device = process.devices.get(index as usize).ok_or(libc::ENXIO)?;
-    let flags = if cloexec { libc::MFD_CLOEXEC } else { 0 };
-    // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(MEMFD_NAME.as_ptr(), flags) };
-    if fd == -1 {
-        return Err(io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::EMFILE));
-    }
-    // SAFETY: the call succeeded, so the descriptor is open and nobody else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let fd = fd.into_raw_fd();
-    process
-        .fds
-        .insert(fd, Kind::Device(Arc::new(Context::new(device.clone()))));
-    Ok(fd)
+    current_or_new().ok_or(libc::ENXIO)?.open(index, cloexec)
 }
 
 const MEMFD_NAME: &std::ffi::CStr = c"soft-efa-uverbs";
@@ -208,6 +184,35 @@ fn is_memfd(fd: RawFd) -> bool {
 }
 
 impl Process {
+    fn new(run: &'static RunInfo) -> Self {
+        let options = &run.options;
+        Self {
+            pid: std::process::id(),
+            run,
+            devices: (0..options.devices)
+                .map(|index| Device::new(index, options))
+                .collect(),
+            fds: Table::default(),
+            listener: OnceLock::new(),
+        }
+    }
+
+    /// Opens device `index`.
+    fn open(&'static self, index: u32, cloexec: bool) -> Result<RawFd, i32> {
+        let device = self.devices.get(index as usize).ok_or(libc::ENXIO)?;
+        let flags = if cloexec { libc::MFD_CLOEXEC } else { 0 };
+        // SAFETY: the name is a C string.
+        let fd = unsafe { libc::memfd_create(MEMFD_NAME.as_ptr(), flags) };
+        if fd == -1 {
+            return Err(io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EMFILE));
+        }
+        let context = Context::new(self, device.clone());
+        self.fds.insert(fd, Kind::Device(Arc::new(context)));
+        Ok(fd)
+    }
+
     /// The device with this name.
     fn device(&self, name: &str) -> Option<&Arc<Device>> {
         self.devices.iter().find(|device| device.name == name)
