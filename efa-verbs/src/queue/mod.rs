@@ -104,12 +104,20 @@ impl CompletionQueue {
             let Some(create) = sys::optional().efadv_create_cq else {
                 return Err(unsupported(context, config));
             };
-            // SAFETY: integers only.
-            let mut efa: sys::efadv_cq_init_attr = unsafe { mem::zeroed() };
-            efa.wc_flags = efa_flags;
-            // SAFETY: as above; `efa` is at least as large as the length says, which is that of the
-            // struct's first version: nothing later is used.
-            let raw = unsafe { create(context.raw(), &mut attr, &mut efa, 16) };
+            // libefa checks the tail of a struct longer than a pointer against its own size, and
+            // reads beyond the end of one that is shorter than that: hand it one that is longer
+            // than it will ever be, with zeros.
+            #[repr(C)]
+            struct Padded {
+                attr: sys::efadv_cq_init_attr,
+                zeros: [u64; 25],
+            }
+            // SAFETY: integers and nullable pointers only.
+            let mut efa: Padded = unsafe { mem::zeroed() };
+            efa.attr.wc_flags = efa_flags;
+            let length = mem::size_of_val(&efa) as u32;
+            // SAFETY: as above; `efa` is as large as the length says.
+            let raw = unsafe { create(context.raw(), &mut attr, (&raw mut efa).cast(), length) };
             ("efadv_create_cq", raw)
         };
         let Some(raw) = NonNull::new(raw) else {

@@ -1,0 +1,132 @@
+//! What the examples share: two processes that find each other over TCP.
+//!
+//! Without arguments an example starts its own peer process, so that one command runs all
+//! of it. On two machines, start one with `--listen ADDRESS:PORT` and the other with
+//! `--connect ADDRESS:PORT`. `--device NAME` chooses a device; the first one is the default.
+
+#![allow(dead_code)]
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use efa_transport::handshake::{HandshakeConfig, PeerInfo, connect_over};
+use efa_transport::{Domain, Endpoint, PeerId};
+
+/// How long anything may take before the example gives up.
+pub const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+/// Which part this process plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that listened.
+    Server,
+    /// The one that connected.
+    Client,
+}
+
+/// The command line.
+#[derive(Default)]
+pub struct Options {
+    device: Option<String>,
+    listen: Option<String>,
+    connect: Option<String>,
+}
+
+impl Options {
+    pub fn parse() -> anyhow::Result<Self> {
+        let mut options = Self::default();
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            let value = args
+                .next()
+                .with_context(|| format!("{arg} needs a value"))?;
+            match arg.as_str() {
+                "--device" => options.device = Some(value),
+                "--listen" => options.listen = Some(value),
+                "--connect" => options.connect = Some(value),
+                _ => bail!("unknown option {arg}; there are --device, --listen and --connect"),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Opens the device.
+    pub fn domain(&self) -> anyhow::Result<Domain> {
+        Ok(match &self.device {
+            Some(name) => Domain::open(name)?,
+            None => Domain::open_first()?,
+        })
+    }
+}
+
+/// Runs `part` in two processes that have a TCP stream between them.
+pub fn pair(
+    part: impl FnOnce(Side, TcpStream, Domain) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let options = Options::parse()?;
+    if let Some(address) = &options.connect {
+        let stream =
+            TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
+        return part(Side::Client, stream, options.domain()?);
+    }
+    let listener = TcpListener::bind(options.listen.as_deref().unwrap_or("127.0.0.1:0"))?;
+    let address = listener.local_addr()?;
+    let child = match options.listen {
+        Some(_) => {
+            println!("start the other side with --connect {address}");
+            None
+        }
+        None => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["--connect", &address.to_string()]);
+            if let Some(device) = &options.device {
+                command.args(["--device", device]);
+            }
+            Some(Peer(command.spawn()?))
+        }
+    };
+    let (stream, _) = listener.accept()?;
+    part(Side::Server, stream, options.domain()?)?;
+    match child {
+        Some(child) => child.finish(),
+        None => Ok(()),
+    }
+}
+
+/// A process that is not left behind.
+struct Peer(Child);
+
+impl Peer {
+    fn finish(mut self) -> anyhow::Result<()> {
+        let status = self.0.wait()?;
+        ensure!(status.success(), "the peer process failed: {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Shakes hands over the stream; tells the peer `user_data`, and returns what it told.
+pub fn meet(
+    endpoint: &mut Endpoint,
+    stream: TcpStream,
+    user_data: &[u8],
+) -> anyhow::Result<(PeerId, PeerInfo, TcpStream)> {
+    let config = HandshakeConfig::default().user_data(user_data);
+    let connected = connect_over(stream, endpoint, config)?;
+    Ok((connected.peer, connected.info, connected.channel))
+}
+
+/// Bytes that can be told from others.
+pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length)
+        .map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed)
+        .collect()
+}

@@ -1,0 +1,92 @@
+//! How a receiver learns that data has landed: it counts writes with immediate data.
+//!
+//! The client writes the layers of a model, each in many pieces and in whatever order the
+//! fabric likes. The server works on each layer as soon as all of its pieces are there.
+//!
+//! `cargo xtask soft-efa -- cargo run -p efa-transport --example imm_counter`
+
+mod common;
+
+use std::io::{Read, Write};
+
+use anyhow::ensure;
+use common::{PATIENCE, Side, meet, pair, pattern};
+use efa_transport::{Access, Blocked, Buffer, Config, Endpoint, Error, RemoteRegion};
+
+const LAYERS: u64 = 8;
+const PIECES: u64 = 16;
+const PIECE: u64 = 16 << 10;
+const LAYER: u64 = PIECES * PIECE;
+
+fn main() -> anyhow::Result<()> {
+    pair(|side, stream, domain| {
+        // Where the device can't do without, each write with immediate data uses up a
+        // receive, so have some buffers posted.
+        let config = Config {
+            receive_pool: Some(Default::default()),
+            ..Config::default()
+        };
+        let mut endpoint = Endpoint::new(&domain, config)?;
+        let region = domain.register(
+            Buffer::zeroed((LAYERS * LAYER) as usize)?,
+            Access::REMOTE_WRITE,
+        )?;
+        let mine = region.remote()?.to_bytes();
+        let (peer, info, mut stream) = meet(&mut endpoint, stream, &mine)?;
+        let theirs = RemoteRegion::try_from(&info.user_data[..])?;
+
+        match side {
+            Side::Client => {
+                for layer in 0..LAYERS {
+                    region.copy_in(layer * LAYER, &pattern(LAYER as usize, layer as u8))?;
+                }
+                for layer in 0..LAYERS {
+                    for piece in 0..PIECES {
+                        let start = layer * LAYER + piece * PIECE;
+                        let part = start..start + PIECE;
+                        let (from, to) = (region.slice(part.clone())?, theirs.slice(part)?);
+                        loop {
+                            let put =
+                                endpoint.put_with_immediate(peer, from, to, layer as u32, layer);
+                            match put {
+                                Ok(_) => break,
+                                // The server has not kept up: let something complete.
+                                Err(Error::WouldBlock(Blocked::Grant)) => {
+                                    endpoint.poll(&mut Vec::new())?;
+                                }
+                                Err(error) => return Err(error.into()),
+                            }
+                        }
+                    }
+                }
+                while endpoint.operations() > 0 {
+                    endpoint.wait_any(PATIENCE)?.result?;
+                }
+                println!("client: {} pieces written", LAYERS * PIECES);
+                stream.read_exact(&mut [0])?;
+            }
+            Side::Server => {
+                for layer in 0..LAYERS {
+                    let landed = endpoint.await_immediate(layer as u32, PIECES, layer)?;
+                    endpoint.set_deadline(
+                        landed,
+                        std::time::Instant::now() + PATIENCE.unwrap_or_default(),
+                    )?;
+                }
+                for _ in 0..LAYERS {
+                    let completion = endpoint.wait_any(PATIENCE)?;
+                    completion.result?;
+                    let layer = completion.tag;
+                    let got = region.to_vec(layer * LAYER..(layer + 1) * LAYER)?;
+                    ensure!(
+                        got == pattern(LAYER as usize, layer as u8),
+                        "layer {layer} was announced and is not complete"
+                    );
+                    println!("server: layer {layer} is here, all {PIECES} pieces");
+                }
+                stream.write_all(b"!")?;
+            }
+        }
+        Ok(())
+    })
+}
