@@ -13,12 +13,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+
+use crate::engine::net::out_of_the_way;
 
 /// The directory of the sockets, below the run directory.
 pub const DIR: &str = "ctl";
@@ -222,6 +224,8 @@ impl Server {
             _ => {}
         }
         let listener = short_path(&path, UnixListener::bind)?;
+        // Programs expect the lowest numbers for themselves.
+        let listener = UnixListener::from(out_of_the_way(OwnedFd::from(listener)));
         Ok(Self { listener, path })
     }
 

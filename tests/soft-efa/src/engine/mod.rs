@@ -19,7 +19,7 @@ mod flow;
 mod inbox;
 mod memory;
 mod message;
-mod net;
+pub(crate) mod net;
 mod nic;
 mod outbox;
 mod qp;

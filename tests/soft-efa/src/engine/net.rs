@@ -3,7 +3,7 @@
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Descriptors of the engine live above this where the limit permits, so that the program's own
@@ -29,6 +29,15 @@ pub(super) fn move_high(fd: RawFd) -> io::Result<RawFd> {
     // SAFETY: as above: the caller gave the descriptor away.
     unsafe { libc::close(fd) };
     Ok(moved)
+}
+
+/// The same for a descriptor that closes itself.
+pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    let raw = fd.into_raw_fd();
+    // Moving never fails; at worst the descriptor stays where it is.
+    let moved = move_high(raw).unwrap_or(raw);
+    // SAFETY: the descriptor is open, and `fd` gave it away.
+    unsafe { OwnedFd::from_raw_fd(moved) }
 }
 
 /// The kernel's form of a socket address.

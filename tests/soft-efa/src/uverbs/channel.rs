@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
+use crate::engine::net::out_of_the_way;
+
 use super::device::Alive;
 use super::fds;
 
@@ -38,6 +40,7 @@ impl Channel {
         // SAFETY: the call succeeded, so both are open and nobody else owns them.
         let (theirs, ours) =
             unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
+        let ours = out_of_the_way(ours);
         let room: libc::c_int = 1 << 20;
         // More room than the default for programs with many queues; refused is no harm.
         // SAFETY: the option's value is a c_int.

@@ -231,7 +231,8 @@ impl Drop for Context {
             ObjectKind::Pd,
         ];
         for kind in order {
-            for handle in self.objects().handles(kind) {
+            let handles = self.objects().handles(kind);
+            for handle in handles {
                 // Nothing can be busy in this order.
                 let _ = self.destroy(kind, handle);
             }

@@ -1,0 +1,295 @@
+//! What soft-efa is to the program that it runs in: small C programs that know nothing of it, on
+//! the libibverbs and libefa of this system.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use soft_efa::ctl::Client;
+use soft_efa::launch::Run;
+use soft_efa::options::{Abi, Options};
+use soft_efa::profile::ProfileName;
+
+/// Records a test that can't run here, where somebody counts them.
+fn skipped(name: &str, reason: &str) {
+    eprintln!("{name}: skipped: {reason}");
+    if let Some(path) = std::env::var_os("EFA_TEST_SKIPS") {
+        let mut file = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
+        writeln!(file, "{name}\t{reason}").unwrap();
+    }
+}
+
+/// The preloaded library, built if need be.
+fn preload() -> &'static Path {
+    static PRELOAD: OnceLock<PathBuf> = OnceLock::new();
+    PRELOAD.get_or_init(|| {
+        let output = Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--quiet",
+                "-p",
+                "soft-efa-preload",
+                "--message-format=json",
+            ])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "cargo can't build soft-efa-preload"
+        );
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter(|message| message["target"]["name"] == "soft_efa_preload")
+            .find_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
+            .expect("cargo names the library")
+    })
+}
+
+/// Where there are headers and libraries to build C programs with.
+fn compiler_flags() -> Option<&'static [String]> {
+    static FLAGS: OnceLock<Option<Vec<String>>> = OnceLock::new();
+    FLAGS
+        .get_or_init(|| {
+            let output = Command::new("pkg-config")
+                .args(["--cflags", "--libs", "libefa", "libibverbs"])
+                .output();
+            let output = output.ok().filter(|output| output.status.success())?;
+            Some(
+                String::from_utf8(output.stdout)
+                    .ok()?
+                    .split_whitespace()
+                    .map(str::to_owned)
+                    .collect(),
+            )
+        })
+        .as_deref()
+}
+
+/// A guest program, compiled.
+struct Guest {
+    dir: tempfile::TempDir,
+}
+
+impl Guest {
+    fn new(name: &str) -> Option<Self> {
+        let Some(flags) = compiler_flags() else {
+            skipped(
+                name,
+                "no headers of libibverbs and libefa (package libibverbs-dev)",
+            );
+            return None;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/guest")
+            .join(format!("{name}.c"));
+        let status = Command::new("cc")
+            .args(["-g", "-Wall", "-pthread", "-o"])
+            .arg(dir.path().join("guest"))
+            .arg(source)
+            .args(flags)
+            .arg("-ldl")
+            .status()
+            .unwrap();
+        assert!(status.success(), "{name}.c does not compile");
+        Some(Self { dir })
+    }
+
+    fn program(&self) -> PathBuf {
+        self.dir.path().join("guest")
+    }
+
+    fn run(&self, options: &Options, arguments: &[&str]) -> Output {
+        run(options, self.program().to_str().unwrap(), arguments)
+    }
+}
+
+/// Runs a program on soft-efa; one that hangs is killed and fails.
+fn run(options: &Options, program: &str, arguments: &[&str]) -> Output {
+    let run = Run::new(options, preload()).unwrap();
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    run.apply(&mut command).unwrap();
+    let mut child = command.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            let output = child.wait_with_output().unwrap();
+            panic!(
+                "{program} hangs: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn assert_success(what: &str, output: &Output) {
+    assert!(
+        output.status.success(),
+        "{what}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn both_abis() -> [Options; 2] {
+    [Abi::Ioctl, Abi::Write].map(|abi| Options {
+        abi,
+        ..Options::default()
+    })
+}
+
+#[test]
+fn mistakes_get_the_kernels_errno_through_both_interfaces() {
+    let Some(guest) = Guest::new("validation") else {
+        return;
+    };
+    for options in both_abis() {
+        assert_success(&options.to_string(), &guest.run(&options, &[]));
+    }
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_device_alone() {
+    let Some(guest) = Guest::new("fork") else {
+        return;
+    };
+    for options in both_abis() {
+        assert_success(&options.to_string(), &guest.run(&options, &[]));
+    }
+}
+
+#[test]
+fn libibverbs_can_be_a_plug_ins_private_library() {
+    let Some(guest) = Guest::new("local") else {
+        return;
+    };
+    assert_success("local", &guest.run(&Options::default(), &[]));
+}
+
+#[test]
+fn completion_events_wake_readers_and_die_with_their_queue() {
+    let Some(guest) = Guest::new("events") else {
+        return;
+    };
+    for options in both_abis() {
+        assert_success(&options.to_string(), &guest.run(&options, &[]));
+    }
+}
+
+#[test]
+fn other_descriptors_and_paths_are_untouched() {
+    let Some(guest) = Guest::new("descriptors") else {
+        return;
+    };
+    for options in both_abis() {
+        assert_success(&options.to_string(), &guest.run(&options, &[]));
+    }
+}
+
+#[test]
+fn memory_behind_a_descriptor_can_be_registered() {
+    let Some(guest) = Guest::new("dmabuf") else {
+        return;
+    };
+    for options in both_abis() {
+        assert_success(
+            &options.to_string(),
+            &guest.run(&options, &[&options.abi.to_string()]),
+        );
+    }
+}
+
+#[test]
+fn guests_run_clean_under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        skipped(
+            "guests_run_clean_under_valgrind",
+            "valgrind is not installed",
+        );
+        return;
+    }
+    for name in ["events", "fork"] {
+        let Some(guest) = Guest::new(name) else {
+            return;
+        };
+        let program = guest.program();
+        let arguments = ["--error-exitcode=9", "--quiet", program.to_str().unwrap()];
+        assert_success(name, &run(&Options::default(), "valgrind", &arguments));
+    }
+}
+
+#[test]
+fn every_profile_is_listed_by_the_tools() {
+    if Command::new("ibv_devinfo").arg("-l").output().is_err() {
+        skipped(
+            "every_profile_is_listed_by_the_tools",
+            "ibv_devinfo is not installed (package ibverbs-utils)",
+        );
+        return;
+    }
+    for profile in [ProfileName::C5n, ProfileName::P4d, ProfileName::P5] {
+        for abi in [Abi::Ioctl, Abi::Write] {
+            let options = Options {
+                devices: 3,
+                profile: Some(profile),
+                abi,
+                ..Options::default()
+            };
+            let output = run(&options, "ibv_devinfo", &["-v"]);
+            assert_success(&options.to_string(), &output);
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(text.matches("PORT_ACTIVE").count(), 3, "{text}");
+            assert!(
+                text.contains(&format!("{}", profile.profile().pci_device)),
+                "{text}"
+            );
+            assert!(
+                text.contains("fe80:0000:0000:0000:02ef:7fff:fe00:0003"),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_hinders_nobody() {
+    let Some(guest) = Guest::new("validation") else {
+        return;
+    };
+    let run = Run::new(&Options::default(), preload()).unwrap();
+    let mut sleeper = Command::new("sh");
+    // The shell has no device; the guest gets one, and both die without a word.
+    sleeper.args(["-c", "exec \"$0\"", guest.program().to_str().unwrap()]);
+    run.apply(&mut sleeper).unwrap();
+    for _ in 0..3 {
+        let mut child = sleeper.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        // It may be done already.
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+    let mut after = Command::new(guest.program());
+    run.apply(&mut after).unwrap();
+    assert_success("after the killed ones", &after.output().unwrap());
+    assert_eq!(Client::processes(run.dir()).unwrap(), [0u32; 0]);
+}
