@@ -144,7 +144,9 @@ impl fmt::Debug for Operations {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum DataPath {
-    /// [`DataPath::Direct`] where it is available, otherwise [`DataPath::Libefa`].
+    /// [`DataPath::Direct`] where it is available, otherwise [`DataPath::Libefa`]. The environment
+    /// variable `EFA_DATA_PATH` (`auto`, `libefa` or `direct`) decides instead if it is set, so that
+    /// a program can be moved off either path without building it anew.
     #[default]
     Auto,
     /// Through libefa's functions.

@@ -1,5 +1,6 @@
 //! Making queue pairs.
 
+use std::ffi::OsStr;
 use std::io;
 use std::mem;
 use std::ptr::NonNull;
@@ -16,6 +17,9 @@ use crate::domain::ProtectionDomain;
 use crate::error::{Error, Feature, Limit, Result};
 use crate::queue::{CompletionQueue, QueueConfig};
 use crate::thread_domain::ThreadDomain;
+
+/// The environment variable that decides for [`DataPath::Auto`].
+const PATH_VARIABLE: &str = "EFA_DATA_PATH";
 
 impl QueuePair {
     pub(crate) fn create(domain: ProtectionDomain, config: &QueuePairConfig) -> Result<Self> {
@@ -138,7 +142,8 @@ impl QueuePair {
 
     /// Takes the rings over where that is wanted and possible.
     fn choose_path(mut self, config: &QueuePairConfig) -> Result<Self> {
-        if config.path != DataPath::Libefa {
+        let path = wanted_path(config)?;
+        if path != DataPath::Libefa {
             let source = Source {
                 qp: self.raw(),
                 number: self.number,
@@ -152,7 +157,7 @@ impl QueuePair {
             // dropped with the rings. With `rings` set, every function below uses those.
             match unsafe { Rings::take_over(&source) } {
                 Ok(rings) => self.rings = Some(rings),
-                Err(why) if config.path == DataPath::Direct => {
+                Err(why) if path == DataPath::Direct => {
                     tracing::debug!(queue_pair = self.number, %why, "no direct path");
                     return Err(Error::Unsupported {
                         device: self.domain.context().device_name().to_owned(),
@@ -177,6 +182,29 @@ impl QueuePair {
             "queue pair made"
         );
         Ok(self)
+    }
+}
+
+/// The configured path; where that is left open, the environment's.
+fn wanted_path(config: &QueuePairConfig) -> Result<DataPath> {
+    if config.path != DataPath::Auto {
+        return Ok(config.path);
+    }
+    let Some(value) = std::env::var_os(PATH_VARIABLE) else {
+        return Ok(DataPath::Auto);
+    };
+    path_named(&value).ok_or_else(|| Error::InvalidArgument {
+        what: PATH_VARIABLE,
+        reason: format!("{value:?} is none of auto, libefa and direct"),
+    })
+}
+
+fn path_named(value: &OsStr) -> Option<DataPath> {
+    match value.to_str()? {
+        "auto" | "" => Some(DataPath::Auto),
+        "libefa" => Some(DataPath::Libefa),
+        "direct" => Some(DataPath::Direct),
+        _ => None,
     }
 }
 
@@ -296,4 +324,23 @@ fn refused(context: &Context, config: &QueuePairConfig, error: io::Error) -> Err
         context.device_name()
     );
     Error::verb("efadv_create_qp_ex", object, error).advise(advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_named_by_three_words() {
+        for (value, path) in [
+            ("", Some(DataPath::Auto)),
+            ("auto", Some(DataPath::Auto)),
+            ("libefa", Some(DataPath::Libefa)),
+            ("direct", Some(DataPath::Direct)),
+            ("Direct", None),
+            ("fast", None),
+        ] {
+            assert_eq!(path_named(OsStr::new(value)), path, "{value:?}");
+        }
+    }
 }
