@@ -35,6 +35,7 @@ mod setup;
 mod skips;
 mod soft;
 mod test;
+mod transport;
 mod verbs;
 
 pub use channel::Channel;
@@ -45,4 +46,5 @@ pub use setup::{Setup, alone, here, run, under};
 pub use skips::{Skip, skip};
 pub use soft::{preload_library, soft_efa_dir, take_off};
 pub use test::{Counters, Test};
+pub use transport::{Pair, done, ended, refused, region};
 pub use verbs::{Address, Node, Remote};

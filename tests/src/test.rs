@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use efa_transport::Domain;
 use efa_verbs::{Capabilities, Device};
 use soft_efa::ctl::Client;
 use soft_efa::options::Options;
@@ -165,6 +166,15 @@ impl Test {
     pub fn device(&self) -> Result<Device> {
         let mut devices = self.devices()?;
         Ok(devices.swap_remove(0))
+    }
+
+    /// A domain on the first device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Test::devices`].
+    pub fn domain(&self) -> Result<Domain> {
+        Ok(Domain::new(&self.device()?.open()?)?)
     }
 
     /// Ends the test as skipped unless the first device has these capabilities.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::options::Options;
-use crate::sysfs;
+use crate::{needed, sysfs};
 
 /// The variable that holds the run directory; a process in which it is set is under soft-efa.
 pub const DIR_VAR: &str = "SOFT_EFA_DIR";
@@ -308,21 +308,10 @@ fn in_use(dir: &Path) -> bool {
 
 /// The AddressSanitizer library that `program` was linked with: it must come first.
 fn asan_runtime(program: &OsStr) -> Option<String> {
-    let path = find_program(program)?;
-    let mut bytes = Vec::new();
-    // A program with a shared sanitizer names it in its dynamic string table. Debug builds are
-    // large, but the table lies in the first segments.
-    io::Read::read_to_end(
-        &mut io::Read::take(File::open(path).ok()?, 64 << 20),
-        &mut bytes,
-    )
-    .ok()?;
-    if !bytes.starts_with(b"\x7fELF") {
-        return None;
-    }
-    let start = bytes.windows(12).position(|at| at == b"\0libasan.so.")? + 1;
-    let end = start + bytes[start..].iter().position(|byte| *byte == 0)?;
-    String::from_utf8(bytes[start..end].to_vec()).ok()
+    let names = needed::libraries(&find_program(program)?)?;
+    names
+        .into_iter()
+        .find(|name| name.starts_with("libasan.so"))
 }
 
 fn find_program(program: &OsStr) -> Option<PathBuf> {

@@ -4,6 +4,7 @@ pub mod ctl;
 pub mod engine;
 pub mod gid;
 pub mod launch;
+mod needed;
 pub mod options;
 pub mod profile;
 pub mod sysfs;

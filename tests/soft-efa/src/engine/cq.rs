@@ -38,6 +38,8 @@ pub(super) struct CompletionQueue {
     fired: Option<u8>,
     armed: bool,
     overrun_told: bool,
+    /// The program has rung the doorbell.
+    rung: bool,
 }
 
 // SAFETY: the pointers are to memory that the creator keeps mapped until the queue is destroyed
@@ -74,6 +76,7 @@ impl CompletionQueue {
             fired: None,
             armed: false,
             overrun_told: false,
+            rung: false,
         })
     }
 
@@ -173,10 +176,14 @@ impl CompletionQueue {
         self.produced += 1;
     }
 
-    /// Entries that the program has not polled, as far as its doorbell tells.
-    fn unpolled(&self) -> Option<u16> {
-        let consumed = self.read_doorbell()? as u16;
-        Some((self.produced as u16).wrapping_sub(consumed))
+    /// Entries that the program has not polled, as far as its doorbell tells. A program that reads
+    /// the ring itself knows no doorbell before rdma-core 60: of one that has never rung it,
+    /// nothing is known.
+    fn unpolled(&mut self) -> Option<u16> {
+        let doorbell = self.read_doorbell()?;
+        self.rung |= doorbell != 0;
+        self.rung
+            .then_some((self.produced as u16).wrapping_sub(doorbell as u16))
     }
 
     fn note_overrun(&mut self, name: &str, counters: &mut Counters) {
