@@ -3,6 +3,7 @@
 mod build;
 mod ci;
 mod control;
+mod demo;
 mod fresh;
 mod hardware;
 mod packages;
@@ -41,6 +42,8 @@ enum Task {
     RdmaCore(RdmaCoreArgs),
     /// Run a program on software EFA devices.
     SoftEfa(soft_efa::SoftEfa),
+    /// Move bytes between two processes over EFA queue pairs, and check every one of them.
+    Demo(demo::Demo),
     /// Run every test; the last line has the counts.
     Test(test::Test),
     /// Run the README's two commands in a clean Debian 12 (as root, in target/fresh).
@@ -78,6 +81,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Task::Regenerate(args) => regenerate_bindings(&args),
         Task::RdmaCore(args) => show_rdma_core(&args),
         Task::SoftEfa(args) => soft_efa::run(&args),
+        Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Fresh(args) => fresh::run(&args),
         Task::Ci => ci::run(),
