@@ -48,3 +48,8 @@ pub use soft::{preload_library, soft_efa_dir, take_off};
 pub use test::{Counters, Test};
 pub use transport::{Pair, done, ended, refused, region};
 pub use verbs::{Address, Node, Remote};
+
+/// The example of the workspace's README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
