@@ -24,6 +24,8 @@ mod process;
 mod qp;
 mod query;
 mod ring;
+#[cfg(test)]
+mod tests;
 mod transitions;
 mod udata;
 mod user;

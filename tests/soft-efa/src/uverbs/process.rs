@@ -184,7 +184,7 @@ fn is_memfd(fd: RawFd) -> bool {
 }
 
 impl Process {
-    fn new(run: &'static RunInfo) -> Self {
+    pub(super) fn new(run: &'static RunInfo) -> Self {
         let options = &run.options;
         Self {
             pid: std::process::id(),
@@ -198,7 +198,7 @@ impl Process {
     }
 
     /// Opens device `index`.
-    fn open(&'static self, index: u32, cloexec: bool) -> Result<RawFd, i32> {
+    pub(super) fn open(&'static self, index: u32, cloexec: bool) -> Result<RawFd, i32> {
         let device = self.devices.get(index as usize).ok_or(libc::ENXIO)?;
         let flags = if cloexec { libc::MFD_CLOEXEC } else { 0 };
         // SAFETY: the name is a C string.

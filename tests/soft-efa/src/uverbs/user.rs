@@ -38,11 +38,12 @@ pub(crate) fn read(addr: u64, len: usize) -> Result<Vec<u8>, i32> {
     let mut bytes = vec![0; len];
     if len > 0 {
         check(addr, len)?;
-        // SAFETY: `check` found every page of the range readable, and `bytes` is as long. Threads
+        // SAFETY: `check` found every page of the range readable, and `bytes` is as long; a bad
+        // pointer may even lead into it, hence no claim that the two are apart. Threads
         // of the program may write the range meanwhile or unmap it, as they may during a real
         // system call; the contents are validated after the copy, and unmapping memory that is
         // an argument of a call in progress is a fault of the program's own.
-        unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), len) };
+        unsafe { std::ptr::copy(addr as *const u8, bytes.as_mut_ptr(), len) };
     }
     Ok(bytes)
 }
@@ -61,7 +62,7 @@ pub(crate) fn write(addr: u64, bytes: &[u8]) -> Result<(), i32> {
     check(addr, bytes.len())?;
     // SAFETY: `check` found every page of the range mapped. The program named it as the place for
     // an answer, so it is writable and nobody else uses it during the call.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+    unsafe { std::ptr::copy(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     Ok(())
 }
 
