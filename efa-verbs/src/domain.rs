@@ -102,7 +102,8 @@ impl ProtectionDomain {
     /// The `len` bytes at `ptr` must be mapped, readable, and unless `access` is
     /// [`Access::LOCAL_READ`] also writable, until the last clone of the region is dropped. Nothing in
     /// the program may hold a Rust reference to them while the device or
-    /// [`MemoryRegion::copy_in`] may write them.
+    /// [`MemoryRegion::copy_in`] may write them. If the same bytes are registered more than once, copies
+    /// through one region must not happen at the same time as copies through another.
     ///
     /// # Errors
     ///

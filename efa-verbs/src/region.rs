@@ -233,6 +233,12 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<Self> {
         check(&domain, len, access)?;
+        if iova.checked_add(len as u64).is_none() {
+            return Err(Error::InvalidArgument {
+                what: "iova",
+                reason: format!("{len} bytes from {iova:#x} on exceed 64-bit addresses"),
+            });
+        }
         // SAFETY: the domain is alive and the descriptor open during the call; the kernel takes its
         // own reference to the dmabuf.
         let mr = unsafe {
@@ -247,7 +253,9 @@ impl MemoryRegion {
         };
         let Some(mr) = NonNull::new(mr) else {
             let error = io::Error::last_os_error();
-            if let Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) = error.raw_os_error() {
+            if let Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOTTY | libc::ENOSYS) =
+                error.raw_os_error()
+            {
                 return Err(Error::Unsupported {
                     device: domain.context().device_name().to_owned(),
                     feature: Feature::DmaBuf,
