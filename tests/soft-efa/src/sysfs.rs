@@ -54,6 +54,7 @@ pub fn write(run_dir: &Path, options: &Options) -> io::Result<()> {
     fs::create_dir_all(sys.join("bus/pci/devices"))?;
     fs::create_dir_all(sys.join("bus/pci/drivers/efa"))?;
     file(&sys.join("class/infiniband_verbs"), "abi_version", "6")?;
+    link_host_devices(&sys.join("bus/pci/devices"))?;
     for index in 0..options.devices {
         Device {
             index,
@@ -62,6 +63,22 @@ pub fn write(run_dir: &Path, options: &Options) -> io::Result<()> {
         }
         .write()?;
         fs::write(dev.join(uverbs_name(index)), "")?;
+    }
+    Ok(())
+}
+
+/// Lists the host's PCI devices beside ours, as the real directory would.
+fn link_host_devices(dir: &Path) -> io::Result<()> {
+    // A machine without PCI has none.
+    let Ok(entries) = fs::read_dir("/sys/bus/pci/devices") else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(b"efa0:") {
+            // A run inside a run: the outer one's devices are hidden.
+            continue;
+        }
+        symlink(entry.path(), dir.join(entry.file_name()))?;
     }
     Ok(())
 }

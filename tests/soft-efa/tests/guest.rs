@@ -83,6 +83,10 @@ struct Guest {
 
 impl Guest {
     fn new(name: &str) -> Option<Self> {
+        Self::with_flags(name, &[])
+    }
+
+    fn with_flags(name: &str, more: &[&str]) -> Option<Self> {
         let Some(flags) = compiler_flags() else {
             skipped(
                 name,
@@ -100,6 +104,7 @@ impl Guest {
             .arg(source)
             .args(flags)
             .arg("-ldl")
+            .args(more)
             .status()
             .unwrap();
         assert!(status.success(), "{name}.c does not compile");
@@ -235,6 +240,40 @@ fn guests_run_clean_under_valgrind() {
         let program = guest.program();
         let arguments = ["--error-exitcode=9", "--quiet", program.to_str().unwrap()];
         assert_success(name, &run(&Options::default(), "valgrind", &arguments));
+    }
+}
+
+#[test]
+fn guests_run_clean_with_the_address_sanitizer() {
+    let name = "guests_run_clean_with_the_address_sanitizer";
+    let probe = tempfile::tempdir().unwrap();
+    let source = probe.path().join("probe.c");
+    fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let mut cc = Command::new("cc");
+    cc.arg("-fsanitize=address")
+        .arg("-o")
+        .arg(probe.path().join("probe"))
+        .arg(source);
+    if !cc
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        skipped(name, "the compiler has no address sanitizer");
+        return;
+    }
+    for program in ["validation", "events"] {
+        let Some(guest) = Guest::with_flags(program, &["-fsanitize=address"]) else {
+            return;
+        };
+        // Started by a program that isn't built with it, as from a script.
+        let path = guest.program();
+        for (shell, arguments) in [
+            ("sh", vec!["-c", path.to_str().unwrap()]),
+            (path.to_str().unwrap(), vec![]),
+        ] {
+            assert_success(program, &run(&Options::default(), shell, &arguments));
+        }
     }
 }
 

@@ -87,6 +87,8 @@ fn route_sys(run: &RunInfo, path: &[u8]) -> Route {
     let rest = &path[b"/sys/".len()..];
     let ours = rest.starts_with(b"class/infiniband")
         || is_below(rest, PCI_ROOT.as_bytes())
+        // The list is ours and names the host's devices, too; what is below them is the host's.
+        || matches!(rest, b"bus/pci/devices" | b"bus/pci/devices/")
         || rest.starts_with(b"bus/pci/devices/efa0:")
         || is_below(rest, b"bus/pci/drivers/efa");
     if ours {
@@ -195,6 +197,7 @@ mod tests {
             "devices/pciefa0:00/efa0:01:00.0/numa_node",
             "bus/pci/devices/efa0:01:00.0/class",
             "bus/pci/drivers/efa",
+            "bus/pci/devices",
         ] {
             let expected = Route::Other(format!("/tmp/run/sys/{path}").into_bytes());
             assert_eq!(
@@ -205,7 +208,6 @@ mod tests {
         }
         for path in [
             "class/net/eth0",
-            "bus/pci/devices",
             "bus/pci/devices/0000:00:01.0",
             "bus/pci/drivers/efax",
         ] {
