@@ -27,7 +27,7 @@ pub fn run(arguments: &Demo) -> Result<ExitCode> {
     println!("the demo runs on {}", rdma_core.described());
     let made = build::artifacts(
         Some(&rdma_core),
-        &["build", "--package", "efa-tests", "--bin", "demo"],
+        &["build", "--package", "efa-demo", "--bin", "demo"],
     )?;
     let program = made
         .into_iter()

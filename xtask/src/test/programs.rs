@@ -146,7 +146,7 @@ fn run_one(program: &Artifact, rdma_core: &RdmaCore, preload: Option<&Path>) -> 
     };
     let skips = fresh_file(&name)?;
     command.env(SKIPS_VAR, &skips);
-    let spinner = process::quiet_spinner(&name);
+    let spinner = process::spinner(&name);
     let ended = bounded::run(&name, &mut command, LIMIT);
     spinner.finish_and_clear();
     drop(run);
