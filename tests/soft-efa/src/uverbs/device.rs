@@ -129,6 +129,15 @@ impl Device {
                 format!("the fault plan is not understood: {error}"),
             )
         })?;
+        // The address is needed only when a queue pair is made, and the errno of that alone would
+        // leave people puzzled.
+        if let Err(error) = std::net::UdpSocket::bind((self.ip, 0)) {
+            eprintln!(
+                "soft-efa: device {} can't make queue pairs: its address {} is not one of an \
+                 interface here ({error}); --addr chooses another",
+                self.name, self.ip
+            );
+        }
         let profile = *self.profile();
         let trace = self.options.trace.then(|| {
             let sink: TraceSink = Arc::new(move |line: &str| eprintln!("soft-efa {line}"));

@@ -63,6 +63,7 @@ pub(crate) fn find(object_id: u16, method_id: u16) -> Option<Method> {
         (object::DEVICE, 3) => Method::with_driver(GET_CONTEXT, get_context),
         (object::DEVICE, 5) => Method::plain(QUERY_GID_TABLE, query_gid_table),
         (object::DEVICE, 6) => Method::plain(QUERY_GID_ENTRY, query_gid_entry),
+        (object::DEVICE, 7) => Method::plain(QUERY_PORT_SPEED, query_port_speed),
         (object::PD, 0) => Method::plain(PD_DESTROY, pd_destroy),
         (object::CQ, 0) => Method::with_driver(CQ_CREATE, cq_create),
         (object::CQ, 1) => Method::plain(CQ_DESTROY, cq_destroy),
@@ -143,6 +144,18 @@ fn query_port(attrs: &Attrs<'_>) -> Result<(), i32> {
     attrs.context.require_open()?;
     let resp: QueryPortRespEx = attrs.context.query_port(attrs.number(0))?;
     attrs.answer_or_zero(1, resp.as_bytes())
+}
+
+const QUERY_PORT_SPEED: &[Spec] = &[Spec::must(0, CONST), Spec::must(1, out(8))];
+
+/// In units of 100 Mb/s.
+fn query_port_speed(attrs: &Attrs<'_>) -> Result<(), i32> {
+    attrs.context.require_open()?;
+    if attrs.number(0) != 1 {
+        return Err(libc::EINVAL);
+    }
+    let speed = u64::from(attrs.context.device.profile().link_gbps) * 10;
+    attrs.answer(1, &speed.to_ne_bytes())
 }
 
 const GET_CONTEXT: &[Spec] = &[
