@@ -8,6 +8,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use efa_verbs::{Access, CallerMemory};
+
+use crate::domain::Domain;
+use crate::error::Error;
+use crate::region::Region;
+
 /// Makes registrations for a [`RegistrationCache`].
 pub trait Registrar {
     /// A registration. The cache holds one clone; memory is deregistered when the last one is dropped.
@@ -36,27 +42,62 @@ pub trait Registrar {
     fn is_exhausted(error: &Self::Error) -> bool;
 }
 
-/// Registers memory of the program's own.
-impl Registrar for efa_verbs::CallerMemory {
-    type Region = efa_verbs::MemoryRegion;
-    type Access = efa_verbs::Access;
-    type Error = efa_verbs::Error;
+/// Registers memory of the program's own in a [`Domain`], for use in an endpoint's transfers.
+///
+/// ```no_run
+/// use efa_transport::registration_cache::{CacheLimits, DomainMemory, RegistrationCache};
+/// use efa_transport::{Access, Domain};
+/// use efa_verbs::CallerMemory;
+///
+/// let domain = Domain::open_first()?;
+/// // SAFETY: only memory from the program's own allocator is passed on, whose bytes are never
+/// // referenced, and it is invalidated in the cache, and out of use, before it is given back.
+/// let memory = unsafe { CallerMemory::new(domain.protection_domain().clone()) };
+/// let registrar = DomainMemory::new(&domain, memory)?;
+/// let mut cache = RegistrationCache::new(registrar, CacheLimits::default());
+/// # let (addr, len) = (0, 0);
+///
+/// let cached = cache.get(addr, len, Access::LOCAL)?;
+/// let source = cached.region.slice(cached.offset..cached.offset + cached.len)?;
+/// # let _ = source;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DomainMemory {
+    domain: Domain,
+    memory: CallerMemory,
+}
 
-    fn register(
-        &self,
-        addr: u64,
-        len: u64,
-        access: Self::Access,
-    ) -> Result<Self::Region, Self::Error> {
-        efa_verbs::CallerMemory::register(self, addr, len, access)
+impl DomainMemory {
+    /// Registers with `memory`, which must have been made for the protection domain of `domain`.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRegion`] where it was not.
+    pub fn new(domain: &Domain, memory: CallerMemory) -> Result<Self, Error> {
+        if !memory.domain().same_as(domain.protection_domain()) {
+            return Err(Error::ForeignRegion);
+        }
+        let domain = domain.clone();
+        Ok(DomainMemory { domain, memory })
+    }
+}
+
+impl Registrar for DomainMemory {
+    type Region = Region;
+    type Access = Access;
+    type Error = Error;
+
+    fn register(&self, addr: u64, len: u64, access: Access) -> Result<Region, Error> {
+        self.domain.adopt(self.memory.register(addr, len, access)?)
     }
 
-    fn bits(access: Self::Access) -> u32 {
+    fn bits(access: Access) -> u32 {
         access.bits()
     }
 
-    fn is_exhausted(error: &Self::Error) -> bool {
-        error.raw_os_error() == Some(rustix::io::Errno::NOMEM.raw_os_error())
+    fn is_exhausted(error: &Error) -> bool {
+        const ENOMEM: i32 = rustix::io::Errno::NOMEM.raw_os_error();
+        matches!(error, Error::Verbs(error) if error.raw_os_error() == Some(ENOMEM))
     }
 }
 
