@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 
 use anyhow::ensure;
 use common::{PATIENCE, Side, meet, pair, pattern};
-use efa_transport::{Access, Blocked, Buffer, Config, Endpoint, Error, RemoteRegion};
+use efa_transport::{Access, Buffer, Config, Endpoint, RemoteRegion};
 
 const LAYERS: u64 = 8;
 const PIECES: u64 = 16;
@@ -45,18 +45,8 @@ fn main() -> anyhow::Result<()> {
                         let start = layer * LAYER + piece * PIECE;
                         let part = start..start + PIECE;
                         let (from, to) = (region.slice(part.clone())?, theirs.slice(part)?);
-                        loop {
-                            let put =
-                                endpoint.put_with_immediate(peer, from, to, layer as u32, layer);
-                            match put {
-                                Ok(_) => break,
-                                // The server has not kept up: let something complete.
-                                Err(Error::WouldBlock(Blocked::Grant)) => {
-                                    endpoint.poll(&mut Vec::new())?;
-                                }
-                                Err(error) => return Err(error.into()),
-                            }
-                        }
+                        // It waits by itself where the server has not kept up.
+                        endpoint.put_with_immediate(peer, from, to, layer as u32, layer)?;
                     }
                 }
                 while endpoint.operations() > 0 {

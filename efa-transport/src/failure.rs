@@ -33,6 +33,8 @@ pub enum FailureKind {
     /// A copy within this process was not possible: the remote region is not one that
     /// this process has registered with the access needed.
     LocalAccess,
+    /// The peer has no room for immediates of ours.
+    NotGranted,
     /// The peer is behind this same device, which does not loop back, and is not this endpoint.
     NoLoopback,
     /// A message to oneself found no receive posted.
@@ -165,6 +167,10 @@ impl fmt::Display for Failure {
                 "the transfer is copied within this process, because the device is not known to \
                  loop back, and the remote region is not (or no longer) registered here with the \
                  access needed",
+            ),
+            FailureKind::NotGranted => f.write_str(
+                "the peer has no room for our writes with immediate data: as many peers as its \
+                 Config::immediate_room allows for have theirs; raise it there",
             ),
             FailureKind::NoLoopback => f.write_str(
                 "the peer is another endpoint of this same device, which drops traffic to itself: \

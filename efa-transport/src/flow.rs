@@ -9,19 +9,31 @@
 //! of any size, which [`Flow::pump`] then posts as credits allow.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Instant;
 
 use crate::chunk::{Chunk, ChunkError, Piece, Plan};
 use crate::credit::Credits;
 use crate::failure::{Cause, Failure, FailureKind};
+use crate::grant::{Found, Grant};
 use crate::ops::{Completion, Kind, NONE, OperationId, Status, Table, request_index};
 use crate::peers::{Gone, Peer, PeerId, Peers};
+use crate::remote::RemoteRegion;
 use crate::stats::Stats;
 use crate::turn::{Class, Turns};
 
 #[cfg(test)]
 mod harness;
+
+/// Names a grant: its index, and which of those that had the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GrantId {
+    pub(crate) at: u32,
+    /// Below 2²⁴.
+    pub(crate) serial: u32,
+}
+
+const GRANT_SERIAL: u32 = (1 << 24) - 1;
 
 /// One request, ready for the device.
 #[derive(Debug)]
@@ -106,6 +118,17 @@ pub(crate) struct Flow<M, A> {
     turns: Turns,
     journal: Vec<Step>,
     deadlines: BinaryHeap<Reverse<(Instant, OperationId)>>,
+    /// What peers have granted; entries of peers that are gone have none.
+    grants: Vec<Option<Grant>>,
+    free_grants: Vec<u32>,
+    grant_serial: u32,
+    /// Grants to ask about.
+    hungry: VecDeque<u32>,
+    /// Operations whose last request waits for a grant.
+    starved: VecDeque<OperationId>,
+    /// Inquiries that have ended: their tag, and whether the read succeeded.
+    inquired: Vec<(u64, bool)>,
+    inquiries: u32,
     max_request: u32,
     quantum: u32,
     stream_next: bool,
@@ -124,6 +147,13 @@ impl<M: Clone, A> Flow<M, A> {
             turns: Turns::new(),
             journal: Vec::new(),
             deadlines: BinaryHeap::new(),
+            grants: Vec::new(),
+            free_grants: Vec::new(),
+            grant_serial: 0,
+            hungry: VecDeque::new(),
+            starved: VecDeque::new(),
+            inquired: Vec::new(),
+            inquiries: 0,
             max_request: max_request.max(1),
             quantum: quantum.max(1),
             stream_next: false,
@@ -181,7 +211,12 @@ impl<M: Clone, A> Flow<M, A> {
             return Err(Refused::Peer(Gone::Unknown));
         };
         entry.in_flight += 1;
-        Ok((self.table.id(slot), entry))
+        let op = self.table.op_mut(slot);
+        if matches!(kind, Kind::PutImmediate | Kind::Inquire) {
+            // Its end is more than the common one.
+            op.status = Status::Planned;
+        }
+        Ok((OperationId(op.id), entry))
     }
 
     /// Takes back an operation that [`begin`](Self::begin) accepted and that was not posted.
@@ -315,6 +350,7 @@ impl<M: Clone, A> Flow<M, A> {
             return 0;
         };
         let mut requests = 0;
+        let mut granted = true;
         while requests < self.quantum {
             let first = planned.plan.position() == 0;
             let credits = if first {
@@ -336,6 +372,13 @@ impl<M: Clone, A> Flow<M, A> {
                 planned.held = true;
                 break;
             }
+            if carries && op.kind == Kind::PutImmediate {
+                granted = take_grant_of(&mut self.grants, &mut self.hungry, peer.grant);
+                if !granted {
+                    self.starved.push_back(id);
+                    break;
+                }
+            }
             let Some((at, chunk)) = planned.plan.advance() else {
                 break;
             };
@@ -353,7 +396,7 @@ impl<M: Clone, A> Flow<M, A> {
         }
         if planned.plan.left() == 0 {
             op.status = Status::Planned;
-        } else if !planned.held {
+        } else if !planned.held && granted {
             // With nothing posted it goes back to where it was, and the pump ends by
             // itself, because credits are what it lacks.
             if requests == 0 {
@@ -393,10 +436,16 @@ impl<M: Clone, A> Flow<M, A> {
             for _ in 0..step.requests {
                 self.credits.give();
             }
+            let carried = op.kind == Kind::PutImmediate && planned.plan.left() == 0;
             planned.plan.rewind(step.from);
             planned.held = false;
             op.status = Status::Open;
             let peer = op.peer.index;
+            let id = OperationId(op.id);
+            self.starved.retain(|&other| other != id);
+            if carried && step.requests > 0 {
+                self.return_grant(peer);
+            }
             self.turns.remove(peer, step.slot);
             self.turns.push_front(step.class, peer, step.slot);
         }
@@ -542,6 +591,12 @@ impl<M: Clone, A> Flow<M, A> {
         let landed = self.landed(slot);
         let op = self.table.op_mut(slot);
         let index = op.peer.index;
+        match op.kind {
+            Kind::Inquire => return self.end_inquiry(slot),
+            Kind::PutImmediate => self.return_unused_grant(slot),
+            _ => {}
+        }
+        let op = self.table.op_mut(slot);
         match &mut op.failure {
             Some(cause) => {
                 cause.bytes = landed;
@@ -566,6 +621,26 @@ impl<M: Clone, A> Flow<M, A> {
                 out.push(completion);
             }
             None => self.table.park(slot),
+        }
+    }
+
+    /// An immediate that certainly never arrived gives its grant back. One that was never
+    /// posted took none.
+    fn return_unused_grant(&mut self, slot: u32) {
+        let op = self.table.op(slot);
+        let lost = match op.failure.as_ref().map(|cause| cause.kind) {
+            Some(FailureKind::Device { vendor_status }) => {
+                matches!(vendor_status, 3..=7 | 9 | 14 | 15 | 18)
+            }
+            _ => false,
+        };
+        let posted = match self.plans.get(slot as usize).filter(|plan| plan.active) {
+            Some(planned) => planned.plan.left() == 0,
+            None => true,
+        };
+        if lost && posted {
+            let entry = op.peer.index;
+            self.return_grant(entry);
         }
     }
 
@@ -642,6 +717,160 @@ impl<M: Clone, A> Flow<M, A> {
             Status::Zombie => Err(Unknown),
             _ => Ok(None),
         }
+    }
+
+    // ---- grants ---------------------------------------------------------------------
+
+    /// Notes what a peer has granted.
+    pub(crate) fn set_grant(&mut self, entry: u32, limit: u32, table: RemoteRegion) {
+        self.clear_grant(entry);
+        self.grant_serial = self.grant_serial.wrapping_add(1) & GRANT_SERIAL;
+        let grant = Some(Grant::new(entry, self.grant_serial, limit, table));
+        let at = match self.free_grants.pop() {
+            Some(at) => {
+                self.grants[at as usize] = grant;
+                at
+            }
+            None => {
+                self.grants.push(grant);
+                self.grants.len() as u32 - 1
+            }
+        };
+        if let Some(entry) = self.peers.entry_mut(entry) {
+            entry.grant = at;
+        }
+    }
+
+    /// Forgets what a peer has granted.
+    pub(crate) fn clear_grant(&mut self, entry: u32) {
+        let Some(entry) = self.peers.entry_mut(entry) else {
+            return;
+        };
+        let at = std::mem::replace(&mut entry.grant, NONE);
+        if let Some(grant) = self.grants.get_mut(at as usize)
+            && grant.take().is_some()
+        {
+            self.free_grants.push(at);
+        }
+    }
+
+    /// Takes one of the immediates that the peer has granted. True also where it grants
+    /// nothing and limits nothing.
+    pub(crate) fn take_grant(&mut self, entry: u32) -> bool {
+        let at = self.peers.entry(entry).map_or(NONE, |entry| entry.grant);
+        take_grant_of(&mut self.grants, &mut self.hungry, at)
+    }
+
+    /// Gives one back that never arrived.
+    pub(crate) fn return_grant(&mut self, entry: u32) {
+        if let Some(at) = self.peers.entry(entry).map(|entry| entry.grant)
+            && let Some(Some(grant)) = self.grants.get_mut(at as usize)
+        {
+            grant.give_back();
+        }
+    }
+
+    /// Puts a grant on the list of those to ask about.
+    fn list_grant(&mut self, at: u32) {
+        if let Some(Some(grant)) = self.grants.get_mut(at as usize)
+            && grant.wants_inquiry()
+            && !grant.listed
+        {
+            grant.listed = true;
+            self.hungry.push_back(at);
+        }
+    }
+
+    /// Whether any peer should be asked, or has answered.
+    #[inline]
+    pub(crate) fn has_inquiries(&self) -> bool {
+        !self.hungry.is_empty() || !self.inquired.is_empty()
+    }
+
+    /// The next grant to ask about: its name, the peer, and what to read.
+    pub(crate) fn next_inquiry(&mut self) -> Option<(GrantId, PeerId, RemoteRegion)> {
+        while let Some(at) = self.hungry.pop_front() {
+            let Some(Some(grant)) = self.grants.get_mut(at as usize) else {
+                continue;
+            };
+            grant.listed = false;
+            if !grant.wants_inquiry() {
+                continue;
+            }
+            let Some(entry) = self.peers.entry(grant.peer) else {
+                continue;
+            };
+            let peer = PeerId::new(grant.peer, entry.generation);
+            let id = GrantId {
+                at,
+                serial: grant.serial,
+            };
+            return Some((id, peer, grant.begin_inquiry()));
+        }
+        None
+    }
+
+    /// An inquiry was posted.
+    pub(crate) fn inquiring(&mut self) {
+        self.inquiries += 1;
+    }
+
+    /// An inquiry that has ended: its tag, and whether the read succeeded.
+    pub(crate) fn take_inquired(&mut self) -> Option<(u64, bool)> {
+        self.inquired.pop()
+    }
+
+    /// What a grant's inquiry has read: the first slot, and the bytes.
+    pub(crate) fn inquiry(&self, id: GrantId) -> Option<(u32, u64)> {
+        let grant = self.grants.get(id.at as usize)?.as_ref()?;
+        (grant.serial == id.serial).then(|| grant.inquiry())
+    }
+
+    /// What an inquiry has found.
+    pub(crate) fn answered(&mut self, id: GrantId, found: Found) {
+        let at = id.at;
+        let Some(Some(grant)) = self.grants.get_mut(at as usize) else {
+            return;
+        };
+        if grant.serial != id.serial {
+            return; // the peer has gone, and another has its index
+        }
+        let more = grant.end_inquiry(found);
+        let denied = grant.is_denied();
+        let entry = grant.peer;
+        self.list_grant(at);
+        if more || denied {
+            // Those that wait for this peer: on with them, or off.
+            for _ in 0..self.starved.len() {
+                let Some(id) = self.starved.pop_front() else {
+                    break;
+                };
+                let Some(slot) = self.table.find(id) else {
+                    continue;
+                };
+                if self.table.op(slot).peer.index != entry {
+                    self.starved.push_back(id);
+                } else if denied {
+                    self.interrupt(id, FailureKind::NotGranted);
+                } else if self.table.op(slot).status == Status::Open {
+                    self.turns.push(Class::Fresh, entry, slot);
+                }
+            }
+        }
+    }
+
+    /// Operations of the program's: all but inquiries.
+    pub(crate) fn operations(&self) -> u32 {
+        self.table.live() - self.inquiries
+    }
+
+    fn end_inquiry(&mut self, slot: u32) {
+        let op = self.table.op_mut(slot);
+        let ok = op.failure.take().is_none();
+        self.inquired.push((op.tag, ok));
+        self.inquiries -= 1;
+        self.device_done(slot);
+        self.table.release(slot);
     }
 
     // ---- ends that the device has no say in -----------------------------------------
@@ -726,6 +955,7 @@ impl<M: Clone, A> Flow<M, A> {
         while let Some(slot) = self.turns.any_of(peer.index) {
             self.interrupt(self.table.id(slot), FailureKind::Disconnected);
         }
+        self.clear_grant(peer.index);
         self.peers.remove(peer, why)
     }
 
@@ -916,6 +1146,22 @@ impl<M: Clone, A> Flow<M, A> {
         stats.depth_high_water = stats.depth_high_water.max(self.credits.high_water());
         stats
     }
+}
+
+/// Takes one of a grant, and lists it where its peer should be asked.
+fn take_grant_of(grants: &mut [Option<Grant>], hungry: &mut VecDeque<u32>, at: u32) -> bool {
+    let Some(Some(grant)) = grants.get_mut(at as usize) else {
+        return true;
+    };
+    let taken = grant.take();
+    if !taken {
+        grant.ask_anew();
+    }
+    if grant.wants_inquiry() && !grant.listed {
+        grant.listed = true;
+        hungry.push_back(at);
+    }
+    taken
 }
 
 /// No live operation has this id.

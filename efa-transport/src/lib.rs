@@ -41,6 +41,7 @@ mod endpoint;
 mod error;
 mod failure;
 mod flow;
+mod grant;
 pub mod handshake;
 mod hex;
 mod immediate;

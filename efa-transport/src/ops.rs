@@ -80,6 +80,9 @@ pub enum Kind {
     Receive,
     /// Waiting until a number of writes with some immediate value have landed.
     AwaitImmediate,
+    /// The endpoint's own: asking a peer whether it has taken immediates. Programs never see it.
+    #[doc(hidden)]
+    Inquire,
 }
 
 /// The end of one operation. Each operation has exactly one.

@@ -75,9 +75,10 @@ pub(crate) struct Peer<A> {
     pub(crate) operations: u64,
     pub(crate) bytes: u64,
     pub(crate) failures: u32,
-    /// Unsolicited immediates sent, and how far they may go.
-    pub(crate) immediates: u32,
-    pub(crate) immediate_limit: u32,
+    /// Index of what it has granted us.
+    pub(crate) grant: u32,
+    /// The slot of our table that says what we have taken of it.
+    pub(crate) slot: u32,
     gone: Option<Gone>,
     /// Transfers to it are copied by this process.
     pub(crate) local: bool,
@@ -114,8 +115,8 @@ impl<A> Peer<A> {
             operations: 0,
             bytes: 0,
             failures: 0,
-            immediates: 0,
-            immediate_limit: 0,
+            grant: NONE,
+            slot: NONE,
             gone: Some(Gone::Unknown),
             local: false,
             installs: 0,
@@ -133,8 +134,8 @@ impl<A> Peer<A> {
             operations: 0,
             bytes: 0,
             failures: 0,
-            immediates: 0,
-            immediate_limit: u32::MAX,
+            grant: NONE,
+            slot: NONE,
             gone,
             local: new.local,
             installs: 0,

@@ -25,7 +25,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use efa_verbs::{
     Operations, QueuePair, ReceiveRequest, RecvCompletion, RemoteMemory, SendCompletion, Sge,
@@ -34,9 +34,10 @@ use efa_verbs::{
 use crate::address::Gid;
 use crate::credit::Credits;
 use crate::domain::Handle;
-use crate::error::{Error, ReceiveError, Result};
+use crate::error::{Blocked, Error, ReceiveError, Result};
 use crate::failure::FailureKind;
 use crate::flow::{Flow, Refused, Request, Sink};
+use crate::grant::{SLOT, Slots};
 use crate::ops::{Completion, Kind, NONE, OperationId, RECEIVE};
 use crate::peers::{Peer, PeerId};
 use crate::pool::{Arrived, Body, Pool};
@@ -69,7 +70,7 @@ impl Rules {
         let needed = match kind {
             Kind::Put => Operations::WRITE,
             Kind::PutImmediate => Operations::WRITE_WITH_IMMEDIATE,
-            Kind::Get => Operations::READ,
+            Kind::Get | Kind::Inquire => Operations::READ,
             Kind::Send => Operations::SEND,
             Kind::SendImmediate => Operations::SEND_WITH_IMMEDIATE,
             Kind::Receive | Kind::AwaitImmediate => Operations::NONE,
@@ -119,7 +120,7 @@ impl Rules {
             return Err(Error::ForeignRegion);
         }
         let fits = match kind {
-            Kind::Get => remote.len() <= local.len(),
+            Kind::Get | Kind::Inquire => remote.len() <= local.len(),
             _ => local.len() <= remote.len(),
         };
         if !fits {
@@ -150,6 +151,65 @@ pub(crate) struct Core {
     requests: Vec<ReceiveRequest>,
     /// Receives of the caller's that are with the device.
     posted_receives: u32,
+}
+
+/// What peers may read of how many of their immediates have been taken; see
+/// [`crate::grant`].
+pub(crate) struct GrantTable {
+    region: Region,
+    slots: Slots,
+}
+
+impl GrantTable {
+    pub(crate) fn new(region: Region) -> Self {
+        let count = (region.len() / SLOT) as u32;
+        Self {
+            region,
+            slots: Slots::new(count),
+        }
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// A slot for a peer of this incarnation.
+    pub(crate) fn open(&mut self, incarnation: u64) -> Option<u32> {
+        let slot = self.slots.take()?;
+        self.word(slot, 1)?.store(0, Ordering::Relaxed);
+        // A peer that reads the name finds the number of its own.
+        self.word(slot, 0)?
+            .store(incarnation.to_le(), Ordering::Release);
+        Some(slot)
+    }
+
+    /// The peer has gone.
+    pub(crate) fn close(&mut self, slot: u32) {
+        if let Some(word) = self.word(slot, 0) {
+            word.store(0, Ordering::Release);
+            self.slots.give_back(slot);
+        }
+    }
+
+    /// One more has been taken.
+    #[inline]
+    pub(crate) fn taken(&self, slot: u32) {
+        if let Some(word) = self.word(slot, 1) {
+            let taken = u64::from_le(word.load(Ordering::Relaxed)).wrapping_add(1);
+            word.store(taken.to_le(), Ordering::Release);
+        }
+    }
+
+    fn word(&self, slot: u32, word: u64) -> Option<&AtomicU64> {
+        let at = u64::from(slot) * SLOT + word * 8;
+        if at + 8 > self.region.len() {
+            return None;
+        }
+        // SAFETY: the word is inside the region, whose owned memory begins at a page and lives
+        // as long as `self`; the region is private to this struct, which reaches it by atomic
+        // accesses only. The device reads it, and may not write.
+        Some(unsafe { AtomicU64::from_ptr(self.region.as_ptr().add(at as usize).cast()) })
+    }
 }
 
 /// The receive pool.
@@ -587,6 +647,7 @@ impl Session<'_> {
         let kind = match WHAT {
             WRITE => Kind::Put,
             READ => Kind::Get,
+            INQUIRE => Kind::Inquire,
             _ => Kind::PutImmediate,
         };
         self.rules.check(kind)?;
@@ -600,7 +661,10 @@ impl Session<'_> {
             return Err(self.too_long("one request", length, self.rules.max_request));
         }
         if WHAT == WRITE_IMMEDIATE {
-            take_grant(self.flow, self.rules, peer)?;
+            check_feature(self.flow, self.rules, peer)?;
+            if !self.flow.take_grant(peer.index) {
+                return Err(Error::WouldBlock(Blocked::Grant));
+            }
         }
         let (id, to) =
             match self
@@ -634,7 +698,7 @@ impl Session<'_> {
         unsafe {
             match WHAT {
                 WRITE => self.pair.push_write(request, &to, target, source),
-                READ => self.pair.push_read(request, &to, target, source),
+                READ | INQUIRE => self.pair.push_read(request, &to, target, source),
                 _ => self
                     .pair
                     .push_write_imm(request, &to, target, source, immediate),
@@ -642,6 +706,17 @@ impl Session<'_> {
         }
         self.pushed(id, kind);
         Ok(id)
+    }
+
+    /// Adds a read whose end the endpoint, not the program, is told.
+    pub(crate) fn inquire(
+        &mut self,
+        peer: PeerId,
+        local: LocalSlice<'_>,
+        remote: RemoteRegion,
+        tag: u64,
+    ) -> Result<OperationId> {
+        self.rdma::<{ INQUIRE }>(peer, local, remote, 0, tag)
     }
 
     /// Adds a message from a registered region.
@@ -773,7 +848,7 @@ impl Session<'_> {
     #[cold]
     fn refuse(&mut self, refused: Refused, peer: PeerId, granted: bool) -> Error {
         if granted {
-            return_grant(self.flow, peer);
+            self.flow.return_grant(peer.index);
         }
         refusal(self.flow, refused, peer)
     }
@@ -796,6 +871,7 @@ impl fmt::Debug for Session<'_> {
 const WRITE: u8 = 0;
 const READ: u8 = 1;
 const WRITE_IMMEDIATE: u8 = 2;
+const INQUIRE: u8 = 3;
 
 pub(crate) fn send_kind(immediate: Option<u32>) -> Kind {
     match immediate {
@@ -804,41 +880,25 @@ pub(crate) fn send_kind(immediate: Option<u32>) -> Kind {
     }
 }
 
-/// Takes one of the immediates that the peer has granted.
-pub(crate) fn take_grant(
-    flow: &mut Flow<Region, Handle>,
+/// Whether writes with immediate data mean the same on both sides.
+pub(crate) fn check_feature(
+    flow: &Flow<Region, Handle>,
     rules: &Rules,
     peer: PeerId,
 ) -> Result<()> {
-    let Some(entry) = flow.peers.get_mut(peer) else {
+    let Some(entry) = flow.peers.get(peer) else {
         let reason = flow.peers.gone(peer);
         return Err(Error::PeerGone { peer, reason });
     };
-    if entry.capabilities & Peer::<Handle>::KNOWN != 0 {
-        let theirs = entry.capabilities & Peer::<Handle>::UNSOLICITED != 0;
-        if theirs != rules.unsolicited {
-            return Err(Error::FeatureMismatch {
-                ours: rules.unsolicited,
-                theirs,
-            });
-        }
-    }
-    if entry.immediate_limit != u32::MAX {
-        if entry.immediates >= entry.immediate_limit {
-            return Err(Error::WouldBlock(crate::error::Blocked::Grant));
-        }
-        entry.immediates += 1;
+    let known = entry.capabilities & Peer::<Handle>::KNOWN != 0;
+    let theirs = entry.capabilities & Peer::<Handle>::UNSOLICITED != 0;
+    if known && theirs != rules.unsolicited {
+        return Err(Error::FeatureMismatch {
+            ours: rules.unsolicited,
+            theirs,
+        });
     }
     Ok(())
-}
-
-/// Gives one back that was not used.
-pub(crate) fn return_grant(flow: &mut Flow<Region, Handle>, peer: PeerId) {
-    if let Some(entry) = flow.peers.get_mut(peer)
-        && entry.immediate_limit != u32::MAX
-    {
-        entry.immediates = entry.immediates.saturating_sub(1);
-    }
 }
 
 /// Aborts the session unless it is finished: on an error, and when a panic unwinds.
@@ -889,8 +949,8 @@ impl Drop for Guard<'_> {
             let op = session.flow.table.op(slot);
             session.chain = op.link;
             if op.kind == Kind::PutImmediate {
-                let peer = op.peer;
-                return_grant(session.flow, peer);
+                let peer = op.peer.index;
+                session.flow.return_grant(peer);
             }
             session.flow.undo(slot);
         }

@@ -115,11 +115,30 @@ impl Endpoint {
         self.sources.clear();
         // Handshakes under way told the peer an address that is no longer ours.
         for (_, peer) in self.installing.drain() {
+            let slot = self
+                .core
+                .flow
+                .peers
+                .entry(peer.index)
+                .map(|entry| entry.slot);
+            self.core.flow.clear_grant(peer.index);
             self.core.flow.peers.forget(peer);
+            if let (Some(slot), Some(grants)) = (slot, &mut self.grants) {
+                grants.close(slot);
+            }
         }
         let peers: Vec<PeerId> = self.core.flow.peers.iter().map(|(id, _)| id).collect();
         for peer in peers {
+            let slot = self.core.flow.peers.get(peer).map(|entry| entry.slot);
             self.core.flow.disconnect(peer, Gone::Rebuilt);
+            if let (Some(slot), Some(grants)) = (slot, &mut self.grants) {
+                grants.close(slot);
+            }
+        }
+        // Answers to inquiries of the old queue pair are nobody's.
+        while self.core.flow.take_inquired().is_some() {}
+        for buffer in &mut self.inquiry_buffers {
+            buffer.1 = false;
         }
         self.prune_immediates();
         self.core.flow.stats.rebuilds += 1;

@@ -1,5 +1,6 @@
 //! Endpoints: one queue pair, any number of peers, operations of any size.
 
+mod inquire;
 mod life;
 mod local;
 mod receive;
@@ -24,13 +25,15 @@ use crate::immediate::Immediates;
 use crate::ops::{Completion, OperationId};
 use crate::peers::{Gone, NewPeer, PeerId};
 use crate::region::Region;
-use crate::session::{Core, Rules, Session};
+use crate::session::{Core, GrantTable, Rules, Session};
 use crate::stats::{PeerStats, Stats};
 
 pub use life::Closed;
 
 /// PCI device id of the p4d generation, which drops traffic of a device to itself.
 const P4D: u32 = 0xefa1;
+/// Most peers that a grant can be given to.
+const TABLE_SLOTS: u32 = 4096;
 
 /// A queue pair with any number of peers: what a program transfers data with.
 ///
@@ -80,6 +83,10 @@ pub struct Endpoint {
     send_buffers: Vec<Region>,
     next_send_buffer: usize,
     receives: bool,
+    /// Where peers see how many of their immediates were taken.
+    grants: Option<GrantTable>,
+    /// Buffers for inquiries, and whether one is under way.
+    inquiry_buffers: Vec<(Region, bool)>,
 }
 
 impl Endpoint {
@@ -120,6 +127,7 @@ impl Endpoint {
             rules.max_request,
             config.quantum,
         );
+        let grants = grant_table(domain, &config, &rules)?;
         let incarnation = Incarnation::random();
         tracing::debug!(
             device = rules.device,
@@ -141,6 +149,8 @@ impl Endpoint {
             send_buffers: Vec::new(),
             next_send_buffer: 0,
             receives,
+            grants,
+            inquiry_buffers: Vec::new(),
         })
     }
 
@@ -201,7 +211,7 @@ impl Endpoint {
 
     /// Operations that are not finished, or whose completion was not taken.
     pub fn operations(&self) -> u32 {
-        self.core.flow.table.live()
+        self.core.flow.operations()
     }
 
     /// Operations that wait for room in the send queue.
@@ -339,7 +349,11 @@ impl Endpoint {
         {
             self.sources.remove(&key);
         }
+        let slot = entry.slot;
         self.core.flow.disconnect(peer, why);
+        if let Some(grants) = &mut self.grants {
+            grants.close(slot);
+        }
         tracing::debug!(%peer, ?address, %why, "disconnected");
         Ok(())
     }
@@ -466,6 +480,9 @@ impl Endpoint {
         if !self.local.is_empty() {
             events += self.step_local();
         }
+        if self.core.flow.has_inquiries() {
+            events += self.inquire()?;
+        }
         if self.core.flow.has_deadlines() {
             events += self.expire();
         }
@@ -486,6 +503,21 @@ impl fmt::Debug for Endpoint {
 /// Receive completions name their sender by two 16-bit numbers.
 fn source_key(handle: u16, queue_pair: u32) -> u32 {
     u32::from(handle) << 16 | (queue_pair & 0xffff)
+}
+
+/// The table of what has been taken, with a slot for as many grants as there is room for.
+fn grant_table(domain: &Domain, config: &Config, rules: &Rules) -> Result<Option<GrantTable>> {
+    let slots = config
+        .immediate_room
+        .checked_div(config.immediate_grant)
+        .unwrap_or(0)
+        .min(TABLE_SLOTS);
+    if !rules.unsolicited || slots == 0 || !rules.operations.contains(Operations::READ) {
+        return Ok(None);
+    }
+    let bytes = slots as usize * crate::grant::SLOT as usize;
+    let region = domain.register(Buffer::zeroed(bytes)?, Access::REMOTE_READ)?;
+    Ok(Some(GrantTable::new(region)))
 }
 
 /// As many as the send queue has places: its completion queue is made as large.

@@ -5,7 +5,7 @@ use efa_verbs::{Received, RecvCompletion};
 use super::{Endpoint, source_key};
 use crate::error::{Error, Result};
 use crate::flow::Flow;
-use crate::ops::{Kind, OperationId, RECEIVE};
+use crate::ops::{Kind, NONE, OperationId, RECEIVE};
 use crate::peers::PeerId;
 use crate::region::LocalSlice;
 use crate::session::{Core, Message};
@@ -107,12 +107,27 @@ impl Endpoint {
         let written = done.status.is_ok() && done.received == Received::WriteWithImmediate;
         if written {
             self.landed(done.immediate.unwrap_or(0));
+            if done.unsolicited {
+                self.taken(peer);
+            }
         } else if done.status.is_ok() {
             self.core.flow.stats.messages += 1;
         }
         // An unsolicited one used up no receive.
         if !done.unsolicited && done.wr_id & RECEIVE != 0 && !self.core.book_receive(done, peer) {
             self.core.flow.stats.stale_completions += 1;
+        }
+    }
+
+    /// An unsolicited completion has left the queue: its sender may send another.
+    fn taken(&mut self, peer: Option<PeerId>) {
+        let slot = peer
+            .and_then(|peer| self.core.flow.peers.get(peer))
+            .map(|entry| entry.slot)
+            .filter(|&slot| slot != NONE);
+        match (slot, &self.grants) {
+            (Some(slot), Some(grants)) => grants.taken(slot),
+            _ => self.core.flow.stats.ungranted += 1,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::Endpoint;
 use crate::error::{Error, Result};
 use crate::handshake::{Capabilities, EndpointInfo, PeerInfo, PeerStore};
+use crate::ops::NONE;
 use crate::peers::{Gone, NewPeer, Peer, PeerId};
 
 /// A handshake makes the peer's handle first, and lets the peer be used only when it has ours.
@@ -34,7 +35,10 @@ impl PeerStore for Endpoint {
         }
         if self.rules.unsolicited {
             info.capabilities |= Capabilities::UNSOLICITED_WRITE_RECEIVE;
-            info.immediate_grant = self.config.immediate_grant;
+            if let Some(grants) = &self.grants {
+                info.immediate_grant = self.config.immediate_grant;
+                info.grant_table = grants.region().remote().ok();
+            }
         }
         if self.core.has_pool() {
             info.capabilities |= Capabilities::MESSAGES;
@@ -55,6 +59,7 @@ impl PeerStore for Endpoint {
         {
             entry.incarnation = incarnation;
             entry.capabilities = capabilities(info);
+            self.exchange_grants(known, info);
             return Ok(known);
         }
         if let Some(&installing) = self.installing.get(&(address, incarnation))
@@ -73,6 +78,7 @@ impl PeerStore for Endpoint {
             capabilities: capabilities(info),
         });
         self.installing.insert((address, incarnation), peer);
+        self.exchange_grants(peer, info);
         Ok(peer)
     }
 
@@ -102,8 +108,37 @@ impl PeerStore for Endpoint {
         entry.installs = entry.installs.saturating_sub(1);
         if entry.installs == 0 {
             let key = (entry.address, entry.incarnation);
+            let slot = entry.slot;
             self.installing.remove(&key);
+            self.core.flow.clear_grant(peer.index);
             self.core.flow.peers.forget(peer);
+            if let Some(grants) = &mut self.grants {
+                grants.close(slot);
+            }
+        }
+    }
+}
+
+impl Endpoint {
+    /// Gives the peer a slot of our table, and notes what it has granted us.
+    fn exchange_grants(&mut self, peer: PeerId, info: &EndpointInfo) {
+        let flow = &mut self.core.flow;
+        let Some(entry) = flow.peers.entry_mut(peer.index) else {
+            return;
+        };
+        if entry.local {
+            return;
+        }
+        if entry.slot == NONE
+            && let Some(grants) = &mut self.grants
+        {
+            entry.slot = grants.open(info.incarnation.number()).unwrap_or(NONE);
+        }
+        if entry.grant == NONE
+            && self.rules.unsolicited
+            && let Some(table) = info.grant_table
+        {
+            flow.set_grant(peer.index, info.immediate_grant, table);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::ops::{Kind, OperationId};
 use crate::peers::PeerId;
 use crate::region::{LocalSlice, Region};
 use crate::remote::RemoteRegion;
-use crate::session::{return_grant, send_kind, take_grant};
+use crate::session::{check_feature, send_kind};
 
 /// What to do where an operation can't begin at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,11 +67,12 @@ impl Endpoint {
     ///
     /// The peer's count for that value goes up by one per operation, once *all* of its bytes
     /// have landed: where a transfer has several requests, the last one carries the immediate
-    /// and is posted when the others have completed.
+    /// and is posted when the others have completed. It also waits until the peer has room for
+    /// another immediate, if the handshake has said how much it has.
     ///
     /// # Errors
-    /// As [`put`](Self::put); [`Error::WouldBlock`] where the peer has granted no more
-    /// immediates, [`Error::FeatureMismatch`] where it takes them otherwise than this endpoint.
+    /// As [`put`](Self::put); [`Error::FeatureMismatch`] where the peer takes immediates otherwise
+    /// than this endpoint.
     pub fn put_with_immediate<'m>(
         &mut self,
         peer: PeerId,
@@ -279,10 +280,13 @@ impl Endpoint {
         }
         self.rules.check(kind)?;
         self.rules.check_pair(kind, &local, &remote)?;
+        if kind == Kind::PutImmediate {
+            check_feature(&self.core.flow, &self.rules, peer)?;
+        }
         self.may_start(start)?;
         let single = length(kind, &local, &remote) <= self.rules.max_request.into();
         if single && self.goes_at_once() {
-            return self
+            let posted = self
                 .core
                 .post(&self.rules, |session| match (kind, immediate) {
                     (Kind::Get, _) => session.read(peer, local, remote, tag),
@@ -291,6 +295,11 @@ impl Endpoint {
                     }
                     _ => session.write(peer, local, remote, tag),
                 });
+            match posted {
+                // It waits for the peer's grant, like a longer one.
+                Err(Error::WouldBlock(Blocked::Grant)) if start == Start::Queue => {}
+                posted => return posted,
+            }
         }
         self.submit(
             kind,
@@ -316,6 +325,9 @@ impl Endpoint {
         };
         if !is_local {
             self.rules.check(kind)?;
+            if kind == Kind::PutImmediate {
+                check_feature(&self.core.flow, &self.rules, peer)?;
+            }
         }
         for (local, remote) in pairs {
             self.rules.check_pair(kind, local, remote)?;
@@ -377,22 +389,11 @@ impl Endpoint {
         max: Option<u32>,
         pieces: impl IntoIterator<Item = Piece<Region>>,
     ) -> Result<OperationId> {
-        if kind == Kind::PutImmediate {
-            take_grant(&mut self.core.flow, &self.rules, peer)?;
-        }
-        let id = match self
+        let id = self
             .core
             .flow
             .submit(kind, peer, tag, immediate, max, pieces)
-        {
-            Ok(id) => id,
-            Err(refused) => {
-                if kind == Kind::PutImmediate {
-                    return_grant(&mut self.core.flow, peer);
-                }
-                return Err(self.core.refused(refused, peer));
-            }
-        };
+            .map_err(|refused| self.core.refused(refused, peer))?;
         self.core.pump()?;
         Ok(id)
     }

@@ -46,7 +46,7 @@ impl Endpoint {
             if let Some(completion) = endpoint.core.flow.take_parked() {
                 return Ok(Some(completion));
             }
-            if endpoint.core.flow.table.live() == 0 {
+            if endpoint.core.flow.operations() == 0 {
                 return Err(Error::NothingToWaitFor);
             }
             Ok(None)

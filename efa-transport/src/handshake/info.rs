@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Sub};
 
 use crate::address::EndpointAddress;
+use crate::remote::RemoteRegion;
 
 /// Which life of an endpoint this is: a random number that every endpoint draws when it is made
 /// and when it is rebuilt.
@@ -208,6 +209,10 @@ pub struct EndpointInfo {
     /// How many unsolicited immediates the other side may have under way to it, so that they can't
     /// overrun its completion queue; 0 where it takes none.
     pub immediate_grant: u32,
+    /// Where the other side can read how many of its immediates have been taken, so that it may
+    /// send as many again: a table of slots of 16 bytes, the sender's incarnation and the number,
+    /// both little-endian.
+    pub grant_table: Option<RemoteRegion>,
 }
 
 impl EndpointInfo {
@@ -219,6 +224,7 @@ impl EndpointInfo {
             capabilities: Capabilities::NONE,
             max_message: 0,
             immediate_grant: 0,
+            grant_table: None,
         }
     }
 }

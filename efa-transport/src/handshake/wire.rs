@@ -3,7 +3,8 @@
 //! ```text
 //! header   magic "EFAh" (4) · version (1) · kind (1) · zero (2) · body length (4) · CRC-32 (4)
 //! body     from: incarnation (8), nonce (8) · to: incarnation (8), nonce (8) · by kind:
-//!   hello    address (24) · capabilities (8) · required (8) · max message (4) · grant (4) · user data
+//!   hello    address (24) · capabilities (8) · required (8) · max message (4) · grant (4) ·
+//!            grant table: address (8), length (8), rkey (4) · user data
 //!   ready    nothing
 //!   reject   reason (2) · zero (2) · detail (8) · text (at most 256 bytes of UTF-8)
 //! ```
@@ -14,12 +15,13 @@
 use super::error::{FrameError, RejectReason};
 use super::info::{Capabilities, EndpointInfo, Incarnation, PeerInfo};
 use crate::address::EndpointAddress;
+use crate::remote::RemoteRegion;
 
 pub(super) const VERSION: u8 = 1;
 pub(super) const HEADER: usize = 16;
 const MAGIC: [u8; 4] = *b"EFAh";
 const IDS: usize = 32;
-const HELLO_FIXED: usize = IDS + 48;
+const HELLO_FIXED: usize = IDS + 68;
 const REJECT_FIXED: usize = IDS + 12;
 const REJECT_TEXT: usize = 256;
 
@@ -75,6 +77,10 @@ pub(super) fn put_hello(
         out.extend_from_slice(&required.bits().to_be_bytes());
         out.extend_from_slice(&endpoint.max_message.to_be_bytes());
         out.extend_from_slice(&endpoint.immediate_grant.to_be_bytes());
+        let table = endpoint
+            .grant_table
+            .map_or([0; RemoteRegion::WIRE_SIZE], |region| region.to_bytes());
+        out.extend_from_slice(&table);
         out.extend_from_slice(user_data);
     });
 }
@@ -224,12 +230,15 @@ pub(super) fn decode(bytes: &[u8], max_user_data: usize) -> Result<Frame, FrameE
             let capabilities = Capabilities::from_bits(fields.u64());
             let required = Capabilities::from_bits(fields.u64());
             let (max_message, immediate_grant) = (fields.u32(), fields.u32());
+            let table = RemoteRegion::from_bytes(fields.take()).ok();
+            let grant_table = table.filter(|table| !table.is_empty());
             let endpoint = EndpointInfo {
                 address,
                 incarnation,
                 capabilities,
                 max_message,
                 immediate_grant,
+                grant_table,
             };
             Body::Hello {
                 info: PeerInfo {

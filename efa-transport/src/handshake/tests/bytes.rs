@@ -54,12 +54,13 @@ fn ready() -> Vec<u8> {
 #[test]
 fn the_wire_format_is_what_the_documentation_says() {
     let bytes = hello(b"xy");
-    assert_eq!(bytes.len(), 16 + 32 + 48 + 2);
-    assert_eq!(bytes[..12], *b"EFAh\x01\x01\0\0\0\0\0\x52");
+    assert_eq!(bytes.len(), 16 + 32 + 68 + 2);
+    assert_eq!(bytes[..12], *b"EFAh\x01\x01\0\0\0\0\0\x66");
     assert_eq!(bytes[16..24], 1u64.to_be_bytes());
     assert_eq!(bytes[40..48], 4u64.to_be_bytes());
     assert_eq!(bytes[48..72], endpoint(1, 2, 1).address.to_bytes());
-    assert_eq!(bytes[96..], *b"xy");
+    assert_eq!(bytes[96..116], [0; 20]);
+    assert_eq!(bytes[116..], *b"xy");
     // A checksum computed elsewhere (zlib), so that the table is not only consistent with itself.
     assert_eq!(ready()[12..16], 0xd7ca_05d6u32.to_be_bytes());
 }
@@ -79,23 +80,23 @@ fn each_kind_of_damage_has_its_own_error() {
     assert_eq!(
         damaged(8, 1),
         FrameError::Oversized {
-            len: (1 << 24) + 80,
-            max: 144
+            len: (1 << 24) + 100,
+            max: 164
         }
     );
-    assert_eq!(damaged(11, 79), FrameError::Length(79));
+    assert_eq!(damaged(11, 99), FrameError::Length(99));
     assert_eq!(damaged(12, good[12] ^ 1), FrameError::Checksum);
     assert_eq!(damaged(60, 0xff), FrameError::Checksum);
     assert_eq!(
-        wire::decode(&good[..95], 64),
+        wire::decode(&good[..115], 64),
         Err(FrameError::Truncated {
-            found: 95,
-            expected: 96
+            found: 115,
+            expected: 116
         })
     );
     assert_eq!(
         wire::decode(&[&good[..], b"z"].concat(), 64),
-        Err(FrameError::Length(81))
+        Err(FrameError::Length(101))
     );
     assert_eq!(
         wire::decode(b"", 64),
@@ -109,7 +110,7 @@ fn each_kind_of_damage_has_its_own_error() {
     assert_eq!(wire::decode(&anonymous, 64), Err(FrameError::NoIncarnation));
     assert!(matches!(
         wire::decode(&hello(&[0; 65]), 64),
-        Err(FrameError::Oversized { len: 145, max: 144 })
+        Err(FrameError::Oversized { len: 165, max: 164 })
     ));
     assert!(wire::decode(&hello(&[0; 64]), 64).is_ok());
 }
@@ -142,6 +143,9 @@ fn every_frame_survives_encoding_and_any_cutting_of_the_stream() {
                 let mut info = endpoint(a as u8 | 1, b as u32 & 0xffff, i);
                 info.capabilities = Capabilities::from_bits(c);
                 (info.max_message, info.immediate_grant) = (d as u32, (d >> 32) as u32);
+                info.grant_table = RemoteRegion::new(d, b, a as u32)
+                    .ok()
+                    .filter(|table| !table.is_empty());
                 wire::put_hello(
                     &mut bytes,
                     from,
