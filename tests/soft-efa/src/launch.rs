@@ -74,7 +74,7 @@ impl Run {
                 ),
             ));
         }
-        let parent = std::env::temp_dir();
+        let parent = parent_dir();
         remove_stale(&parent);
         let dir = make_dir(&parent)?;
         let lock = match lock(&dir) {
@@ -122,7 +122,7 @@ impl Run {
     /// Sets the environment in which `command` finds the devices.
     ///
     /// Variables that `command` already has, or would inherit, are kept where they hold lists:
-    /// `LD_PRELOAD` and `ASAN_OPTIONS`.
+    /// `LD_PRELOAD` and the options of sanitizers.
     pub fn apply(&self, command: &mut Command) -> io::Result<()> {
         let inherited = |name: &str| -> Option<OsString> {
             let explicit = command.get_envs().find(|(key, _)| *key == OsStr::new(name));
@@ -134,25 +134,17 @@ impl Run {
         let preload_list =
             self.preload_list(inherited("LD_PRELOAD"), asan_runtime(command.get_program()));
         // An AddressSanitizer runtime that was linked as a library refuses to start behind a
-        // preloaded library; programs started by the command may be built with it, too.
-        let asan = match inherited("ASAN_OPTIONS") {
-            Some(value)
-                if value
-                    .as_encoded_bytes()
-                    .windows(24)
-                    .any(|at| at == b"verify_asan_link_order=0") =>
-            {
-                value
-            }
-            Some(mut value) if !value.is_empty() => {
-                value.push(":verify_asan_link_order=0");
-                value
-            }
-            _ => OsString::from("verify_asan_link_order=0"),
-        };
+        // preloaded library; programs started by the command may be built with it, too. The
+        // ThreadSanitizer doesn't see the locks in code that wasn't built for it, ours.
+        let asan = with_flag(inherited("ASAN_OPTIONS"), "verify_asan_link_order=0");
+        let tsan = with_flag(
+            inherited("TSAN_OPTIONS"),
+            "ignore_noninstrumented_modules=1",
+        );
         command
             .env("LD_PRELOAD", preload_list)
             .env("ASAN_OPTIONS", asan)
+            .env("TSAN_OPTIONS", tsan)
             .env("SYSFS_PATH", self.dir.join(sysfs::SYS))
             .env(DIR_VAR, &self.dir)
             .env(OPTIONS_VAR, self.options.to_string())
@@ -221,6 +213,33 @@ pub fn runs() -> Vec<PathBuf> {
         .collect();
     dirs.sort();
     dirs
+}
+
+/// A sanitizer's options with one more, unless they have it.
+fn with_flag(options: Option<OsString>, flag: &str) -> OsString {
+    let mut options = options.unwrap_or_default();
+    let has = options
+        .as_encoded_bytes()
+        .split(|byte| *byte == b':')
+        .any(|one| one == flag.as_bytes());
+    if !has {
+        if !options.is_empty() {
+            options.push(":");
+        }
+        options.push(flag);
+    }
+    options
+}
+
+/// Where run directories are made. libibverbs keeps paths of at most 256 bytes, and what is below
+/// a run directory takes up to a hundred of them.
+fn parent_dir() -> PathBuf {
+    let parent = std::env::temp_dir();
+    if parent.as_os_str().len() > 120 {
+        PathBuf::from("/tmp")
+    } else {
+        parent
+    }
 }
 
 fn make_dir(parent: &Path) -> io::Result<PathBuf> {
@@ -372,6 +391,13 @@ mod tests {
             variable(&command, OPTIONS_VAR).parse(),
             Ok(Options::default())
         );
+    }
+
+    #[test]
+    fn sanitizers_keep_their_options() {
+        assert_eq!(with_flag(None, "a=1"), "a=1");
+        assert_eq!(with_flag(Some("b=2".into()), "a=1"), "b=2:a=1");
+        assert_eq!(with_flag(Some("a=1:b=2".into()), "a=1"), "a=1:b=2");
     }
 
     #[test]

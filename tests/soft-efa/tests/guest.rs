@@ -225,6 +225,16 @@ fn memory_behind_a_descriptor_can_be_registered() {
 }
 
 #[test]
+fn threads_make_and_destroy_at_once() {
+    let Some(guest) = Guest::new("threads") else {
+        return;
+    };
+    for options in both_abis() {
+        assert_success(&options.to_string(), &guest.run(&options, &[]));
+    }
+}
+
+#[test]
 fn guests_run_clean_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         skipped(
@@ -243,36 +253,44 @@ fn guests_run_clean_under_valgrind() {
     }
 }
 
-#[test]
-fn guests_run_clean_with_the_address_sanitizer() {
-    let name = "guests_run_clean_with_the_address_sanitizer";
+/// Whether the compiler makes programs with this flag.
+fn compiles_with(flag: &str) -> bool {
     let probe = tempfile::tempdir().unwrap();
     let source = probe.path().join("probe.c");
     fs::write(&source, "int main(void) { return 0; }").unwrap();
     let mut cc = Command::new("cc");
-    cc.arg("-fsanitize=address")
+    cc.arg(flag)
         .arg("-o")
         .arg(probe.path().join("probe"))
         .arg(source);
-    if !cc
-        .stderr(Stdio::null())
+    cc.stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
-    {
-        skipped(name, "the compiler has no address sanitizer");
-        return;
-    }
-    for program in ["validation", "events"] {
-        let Some(guest) = Guest::with_flags(program, &["-fsanitize=address"]) else {
-            return;
-        };
-        // Started by a program that isn't built with it, as from a script.
-        let path = guest.program();
-        for (shell, arguments) in [
-            ("sh", vec!["-c", path.to_str().unwrap()]),
-            (path.to_str().unwrap(), vec![]),
-        ] {
-            assert_success(program, &run(&Options::default(), shell, &arguments));
+}
+
+#[test]
+fn guests_run_clean_with_sanitizers() {
+    for (flag, programs) in [
+        ("-fsanitize=address", ["validation", "events"]),
+        ("-fsanitize=thread", ["threads", "events"]),
+    ] {
+        if !compiles_with(flag) {
+            skipped(
+                "guests_run_clean_with_sanitizers",
+                &format!("the compiler doesn't know {flag}"),
+            );
+            continue;
+        }
+        for program in programs {
+            let Some(guest) = Guest::with_flags(program, &[flag]) else {
+                return;
+            };
+            // Also started by a program that isn't built with it, as from a script.
+            let path = guest.program();
+            let path = path.to_str().unwrap();
+            for (program, arguments) in [("sh", vec!["-c", path]), (path, vec![])] {
+                assert_success(flag, &run(&Options::default(), program, &arguments));
+            }
         }
     }
 }
