@@ -219,6 +219,11 @@ impl Endpoint {
         self.core.flow.waiting()
     }
 
+    /// The queue pair, to ask it things. It changes when the endpoint is rebuilt.
+    pub fn queue_pair(&self) -> &QueuePair {
+        self.core.pair()
+    }
+
     /// How requests are posted: through libefa, or directly.
     pub fn data_path(&self) -> efa_verbs::DataPath {
         self.core.pair().path()

@@ -19,10 +19,8 @@
 //! | 2, 3 | | RDMA write: bytes, high 16 bits, in bits 0–15. Else: sender's GID if it has no handle |
 
 use core::hint;
-use core::ops::Range;
 
 use super::entry;
-use super::ids::{Ids, Returns};
 use super::receive::ReceiveRing;
 use super::send::SendRing;
 use super::{RingMemory, Unusable};
@@ -116,30 +114,35 @@ impl CompletionRing {
         self.stale
     }
 
-    /// Takes completions of sends until `out` is full, each as `make` makes it of its id and status.
-    /// Returns how many.
+    /// Takes up to `most` completions of sends and gives each one's id and status to `take`. None while
+    /// a batch is staged. Returns how many.
     #[inline(always)]
-    pub fn poll_send<T>(
+    pub fn poll_send(
         &mut self,
         sends: &mut SendRing,
-        out: &mut [T],
-        make: impl Fn(u64, u8) -> T,
+        most: usize,
+        mut take: impl FnMut(u64, u8),
     ) -> usize {
-        self.poll(SEND_QUEUE, sends.ids(), out, |word, _, returns| {
+        let Some(mut returns) = sends.returns() else {
+            return 0;
+        };
+        self.poll(SEND_QUEUE, most, |word, _| {
             let wr_id = returns.give(word as u16)?;
-            Some(make(wr_id, (word >> 16) as u8))
+            take(wr_id, (word >> 16) as u8);
+            Some(())
         })
     }
 
-    /// Takes completions of receives until `out` is full. Returns how many.
+    /// Takes up to `most` completions of receives and gives each to `take`. Returns how many.
     #[inline(always)]
-    pub fn poll_receive<T>(
+    pub fn poll_receive(
         &mut self,
         receives: &mut ReceiveRing,
-        out: &mut [T],
-        make: impl Fn(Received) -> T,
+        most: usize,
+        mut take: impl FnMut(Received),
     ) -> usize {
-        self.poll(RECEIVE_QUEUE, receives.ids(), out, |word, rest, returns| {
+        let mut returns = receives.ids().returns();
+        self.poll(RECEIVE_QUEUE, most, |word, rest| {
             let unsolicited = word & UNSOLICITED != 0;
             let wr_id = if unsolicited {
                 0
@@ -148,71 +151,59 @@ impl CompletionRing {
             };
             // SAFETY: the entry was there, so the device wrote all of it; it is inside the ring.
             let [second, third, fourth] = unsafe { rest.read_volatile() };
-            let received = received(wr_id, unsolicited, word, second, [third, fourth]);
-            Some(make(received))
+            take(received(wr_id, unsolicited, word, second, [third, fourth]));
+            Some(())
         })
     }
 
-    /// Reads entries of `kind` and gives each to `take`, until `out` is full or there are no more.
+    /// Reads entries of `kind` and gives each to `take`, until `most` were taken or there are no more.
     /// Those that have nothing to do with the queue, or that `take` doesn't know, are skipped.
     ///
     /// What changes with each entry is in local variables, so that it stays in registers.
     #[inline(always)]
-    fn poll<T>(
+    fn poll(
         &mut self,
         kind: u64,
-        ids: &mut Ids,
-        out: &mut [T],
-        mut take: impl FnMut(u64, *const [u64; 3], &mut Returns<'_>) -> Option<T>,
+        most: usize,
+        mut take: impl FnMut(u64, *const [u64; 3]) -> Option<()>,
     ) -> usize {
         let (ring, mask) = (self.ring, self.mask);
-        let mut consumed = self.consumed;
-        let phase = (u64::from(consumed >> self.shift) << 24 & PHASE) ^ PHASE;
+        let phase = (u64::from(self.consumed >> self.shift) << 24 & PHASE) ^ PHASE;
         // What an entry has that is there and concerns this queue.
         let mut wanted = self.queue_pair | kind | phase;
-        let mut returns = ids.returns();
-        let Range { start, end } = out.as_mut_ptr_range();
-        let mut slot = start;
-        while slot != end {
+        let mut left = most;
+        let mut reading = Reading {
+            consumed: self.consumed,
+            queue: self,
+        };
+        while left != 0 {
             // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller
             // promises to be readable and `check` to be aligned. The device writes it meanwhile: one
             // volatile read of a whole word sees either the old one or the new one.
             let (word, rest) = unsafe {
-                let entry = ring.add((consumed & mask) as usize).cast::<u64>();
+                let entry = ring.add((reading.consumed & mask) as usize).cast::<u64>();
                 (entry.read_volatile(), entry.add(1).cast::<[u64; 3]>())
             };
+            // One comparison for the usual case.
             let difference = (word ^ wanted) & (PHASE | IDENTITY);
             if difference & PHASE != 0 {
+                hint::cold_path();
                 break;
             }
             entry::from_device();
-            consumed = consumed.wrapping_add(1);
-            if consumed & mask == 0 {
+            reading.consumed = reading.consumed.wrapping_add(1);
+            if reading.consumed & mask == 0 {
                 hint::cold_path();
                 wanted ^= PHASE;
             }
-            if difference == 0
-                && let Some(found) = take(word, rest, &mut returns)
-            {
-                // SAFETY: `slot` is one of `out`, and there is one after it or it is the last.
-                unsafe {
-                    *slot = found;
-                    slot = slot.add(1);
-                }
+            if difference == 0 && take(word, rest).is_some() {
+                left -= 1;
             } else {
                 hint::cold_path();
-                self.stale += 1;
+                reading.queue.stale += 1;
             }
         }
-        returns.end();
-        if consumed != self.consumed {
-            self.consumed = consumed;
-            if !self.doorbell.is_null() {
-                self.ring_doorbell(0);
-            }
-        }
-        // SAFETY: both are in `out`.
-        unsafe { slot.offset_from_unsigned(start) }
+        most - left
     }
 
     #[cold]
@@ -234,6 +225,25 @@ impl CompletionRing {
     /// Notes that an event of this queue was taken from its channel.
     pub fn event_taken(&mut self) {
         self.events = self.events.wrapping_add(1);
+    }
+}
+
+/// How far a poll has read, put back on drop.
+struct Reading<'a> {
+    consumed: u32,
+    queue: &'a mut CompletionRing,
+}
+
+impl Drop for Reading<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let queue = &mut *self.queue;
+        if self.consumed != queue.consumed {
+            queue.consumed = self.consumed;
+            if !queue.doorbell.is_null() {
+                queue.ring_doorbell(0);
+            }
+        }
     }
 }
 

@@ -32,11 +32,6 @@ impl Entry {
         Self([quad(a, b), quad(c, d), quad(e, f), quad(g, h)])
     }
 
-    /// The request id in it.
-    pub(super) fn request(&self) -> u16 {
-        u16::from_le_bytes([self.bytes()[0], self.bytes()[1]])
-    }
-
     /// Its bytes in memory.
     pub fn bytes(&self) -> [u8; 64] {
         // SAFETY: 64 bytes without padding.
@@ -44,42 +39,60 @@ impl Entry {
     }
 }
 
-/// Copies one entry into the send queue, in the widest stores that the target surely has. The queue
-/// is write-combining memory: whole entries, written in order, leave the processor as whole entries.
+/// What is added to an entry on its way: a phase bit, in the first word.
+#[derive(Clone, Copy)]
+pub(super) struct Extra(Quad);
+
+impl Extra {
+    #[inline(always)]
+    pub(super) fn new(first_word: u64) -> Self {
+        Self(quad(first_word, 0))
+    }
+}
+
+/// Copies one entry into the send queue, in the widest stores that the target surely has, with
+/// `extra` added. The queue is write-combining memory: whole entries, written in order, leave the
+/// processor as whole entries.
 ///
 /// # Safety
 ///
 /// `from` must be valid for reads and `to` for writes of 64 bytes, both aligned to 64.
 #[inline(always)]
-pub(super) unsafe fn store(from: *const Entry, to: *mut Entry) {
+pub(super) unsafe fn store(from: *const Entry, to: *mut Entry, extra: Extra) {
     // The stores are volatile: the compiler must neither split nor drop nor delay them past the
     // flush.
     #[cfg(all(target_arch = "x86_64", target_feature = "avx512f"))]
-    // SAFETY: the caller promises both addresses.
+    // SAFETY: the caller promises both addresses; the target has the instructions.
     unsafe {
-        let from = from.cast::<core::arch::x86_64::__m512i>();
-        to.cast::<core::arch::x86_64::__m512i>()
-            .write_volatile(from.read());
+        use core::arch::x86_64::{__m512i, _mm512_or_si512, _mm512_zextsi128_si512};
+        let entry = _mm512_or_si512(
+            from.cast::<__m512i>().read(),
+            _mm512_zextsi128_si512(extra.0),
+        );
+        to.cast::<__m512i>().write_volatile(entry);
     }
     #[cfg(all(
         target_arch = "x86_64",
         target_feature = "avx",
         not(target_feature = "avx512f")
     ))]
-    // SAFETY: the caller promises both addresses.
+    // SAFETY: the caller promises both addresses; the target has the instructions.
     unsafe {
-        let from = from.cast::<core::arch::x86_64::__m256i>();
-        let to = to.cast::<core::arch::x86_64::__m256i>();
-        let (low, high) = (from.read(), from.add(1).read());
-        to.write_volatile(low);
-        to.add(1).write_volatile(high);
+        use core::arch::x86_64::{
+            __m256i, _mm_or_si128, _mm256_castsi128_si256, _mm256_insertf128_si256,
+        };
+        let first = _mm256_castsi128_si256(_mm_or_si128((*from).0[0], extra.0));
+        let low = _mm256_insertf128_si256::<1>(first, (*from).0[1]);
+        let high = from.cast::<__m256i>().add(1).read();
+        to.cast::<__m256i>().write_volatile(low);
+        to.cast::<__m256i>().add(1).write_volatile(high);
     }
     #[cfg(all(target_arch = "x86_64", not(target_feature = "avx")))]
-    // SAFETY: the caller promises both addresses.
+    // SAFETY: the caller promises both addresses; SSE2 is part of x86_64.
     unsafe {
         let to = to.cast::<Quad>();
         let [a, b, c, d] = (*from).0;
-        to.write_volatile(a);
+        to.write_volatile(core::arch::x86_64::_mm_or_si128(a, extra.0));
         to.add(1).write_volatile(b);
         to.add(2).write_volatile(c);
         to.add(3).write_volatile(d);
@@ -89,9 +102,11 @@ pub(super) unsafe fn store(from: *const Entry, to: *mut Entry) {
     unsafe {
         core::arch::asm!(
             "ld1 {{v0.2d, v1.2d, v2.2d, v3.2d}}, [{from}]",
+            "orr v0.16b, v0.16b, {extra:v}.16b",
             "st1 {{v0.2d, v1.2d, v2.2d, v3.2d}}, [{to}]",
             from = in(reg) from,
             to = in(reg) to,
+            extra = in(vreg) extra.0,
             out("v0") _, out("v1") _, out("v2") _, out("v3") _,
             options(nostack, preserves_flags),
         );

@@ -3,7 +3,9 @@
 //! The device gives back 16 bits. The low ones, as many as the queue's depth needs, are a slot in
 //! a table that holds the caller's id; the rest are a generation, different each time that the
 //! slot is used, so that a second completion of a request is not taken for that of the next one.
-//! Free slots are chained, last in, first out: the slots in use are those that are in the cache.
+//! Free ids are a stack, whose used part is as long as requests are in flight: one count serves as
+//! that number, as the place of the next free id, and as the check that there is one. Last in, first
+//! out: the slots in use are those that are in the cache.
 
 use core::ptr::{self, NonNull};
 
@@ -15,29 +17,37 @@ struct Slot {
     wr_id: u64,
     /// The id of the request in flight, or [`FREE`], which no 16 bits equal.
     request: u32,
-    /// Of a free slot: the id to take after this one's.
-    next: u16,
 }
 
 /// The ids of one queue.
 pub(super) struct Ids {
-    /// `mask + 1` slots, owned.
+    /// `mask + 1` slots, owned. As many of them as `taken` says have a request.
     slots: NonNull<Slot>,
+    /// `mask + 1` ids, owned. Those from `taken` on are of slots without a request, each slot once.
+    free: NonNull<u16>,
     /// The number of slots, which is the queue's number of entries, less one.
     mask: u32,
-    /// The id to take next; the chain begins at its slot.
-    head: u16,
-    /// Requests ever taken, modulo 2^32; at the same time the queue's producer count.
+    /// Ids that are taken.
     taken: u32,
-    /// Requests ever given back.
-    returned: u32,
+    /// Those of them that were taken before the batch that is being built.
+    begin: u32,
 }
+
+// SAFETY: both tables are owned, and nothing in them belongs to a thread.
+unsafe impl Send for Ids {}
+// SAFETY: `&self` reaches integers only.
+unsafe impl Sync for Ids {}
 
 impl Drop for Ids {
     fn drop(&mut self) {
-        let slots = ptr::slice_from_raw_parts_mut(self.slots.as_ptr(), self.mask as usize + 1);
-        // SAFETY: `new` took them out of a box of this many.
-        drop(unsafe { Box::from_raw(slots) });
+        let entries = self.mask as usize + 1;
+        let slots = ptr::slice_from_raw_parts_mut(self.slots.as_ptr(), entries);
+        let free = ptr::slice_from_raw_parts_mut(self.free.as_ptr(), entries);
+        // SAFETY: `new` took them out of boxes of this many.
+        unsafe {
+            drop(Box::from_raw(slots));
+            drop(Box::from_raw(free));
+        }
     }
 }
 
@@ -45,18 +55,18 @@ impl Ids {
     /// `entries` is a power of two up to 65536.
     pub(super) fn new(entries: u32) -> Self {
         debug_assert!(entries.is_power_of_two() && entries <= 1 << 16);
-        let slot = |index| Slot {
+        let slot = Slot {
             wr_id: 0,
             request: FREE,
-            next: (index as u16).wrapping_add(1),
         };
-        let slots: Box<[Slot]> = (0..entries).map(slot).collect();
+        let slots: Box<[Slot]> = vec![slot; entries as usize].into();
+        let free: Box<[u16]> = (0..entries).map(|id| id as u16).collect();
         Self {
             slots: NonNull::from(Box::leak(slots)).cast(),
+            free: NonNull::from(Box::leak(free)).cast(),
             mask: entries - 1,
-            head: 0,
             taken: 0,
-            returned: 0,
+            begin: 0,
         }
     }
 
@@ -65,62 +75,65 @@ impl Ids {
         self.mask
     }
 
-    /// Requests ever taken: the count of the entry that the next one goes to.
+    /// Ids that are taken.
     #[inline(always)]
     pub(super) fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// Requests in flight.
-    #[inline(always)]
-    pub(super) fn in_flight(&self) -> u32 {
-        self.taken.wrapping_sub(self.returned)
-    }
-
-    /// Takes the id for the next entry; `None` when the queue is full.
+    /// Takes an id; `None` when the queue is full.
     #[inline(always)]
     pub(super) fn take(&mut self, wr_id: u64) -> Option<u16> {
-        if self.in_flight() > self.mask {
+        let at = self.taken;
+        if at > self.mask {
             return None;
         }
-        // Fewer are in flight than there are slots, so the chain begins with a free one.
-        let id = self.head;
-        let slot = slot(self.slots.as_ptr(), self.mask, id);
-        // SAFETY: it is a slot of the table, which is nobody else's.
-        unsafe {
-            self.head = (*slot).next;
-            (*slot).wr_id = wr_id;
-            (*slot).request = id.into();
-        }
-        self.taken = self.taken.wrapping_add(1);
+        // SAFETY: `at` is below the number of ids, and the slot is one of the table.
+        let id = unsafe {
+            let id = *self.free.add(at as usize).as_ref();
+            *slot(self.slots.as_ptr(), self.mask, id) = Slot {
+                wr_id,
+                request: id.into(),
+            };
+            id
+        };
+        self.taken = at + 1;
         Some(id)
     }
 
-    /// Gives back the id taken last, for an entry that was not posted.
-    pub(super) fn untake(&mut self, id: u16) {
-        let slot = slot(self.slots.as_ptr(), self.mask, id);
-        self.taken = self.taken.wrapping_sub(1);
-        // SAFETY: as above.
-        unsafe {
-            if (*slot).request != u32::from(id) {
-                // The device completed what it was never given, and the id is free already.
-                self.returned = self.returned.wrapping_sub(1);
-                return;
-            }
-            (*slot).request = FREE;
-            (*slot).next = self.head;
-        }
-        self.head = id;
+    /// Those of them that were taken before the batch that is being built.
+    #[inline(always)]
+    pub(super) fn begin(&self) -> u32 {
+        self.begin
     }
 
-    /// For giving ids back one after the other.
+    /// The batch was posted.
+    #[inline(always)]
+    pub(super) fn end_batch(&mut self) {
+        self.begin = self.taken;
+    }
+
+    /// Gives the ids of the batch back, which was not posted.
+    pub(super) fn undo_batch(&mut self) {
+        while self.taken > self.begin {
+            self.taken -= 1;
+            // SAFETY: `taken` was at most the number of ids, and the slot is one of the table.
+            unsafe {
+                let id = *self.free.add(self.taken as usize).as_ref();
+                (*slot(self.slots.as_ptr(), self.mask, id)).request = FREE;
+            }
+        }
+    }
+
+    /// For giving ids back one after the other. Those of a batch that is being built are not among
+    /// them: end or undo it first.
     #[inline(always)]
     pub(super) fn returns(&mut self) -> Returns<'_> {
         Returns {
             slots: self.slots.as_ptr(),
+            free: self.free.as_ptr(),
             mask: self.mask,
-            head: self.head,
-            given: 0,
+            taken: self.taken,
             ids: self,
         }
     }
@@ -133,13 +146,13 @@ fn slot(slots: *mut Slot, mask: u32, id: u16) -> *mut Slot {
     unsafe { slots.add((u32::from(id) & mask) as usize) }
 }
 
-/// Gives ids back. [`end`](Self::end) makes it count. What changes with each is in here, so that it
-/// stays in registers.
+/// Gives ids back. What changes with each is in here, so that it stays in registers; it is put back
+/// on drop.
 pub(super) struct Returns<'a> {
     slots: *mut Slot,
+    free: *mut u16,
     mask: u32,
-    head: u16,
-    given: u32,
+    taken: u32,
     ids: &'a mut Ids,
 }
 
@@ -149,25 +162,27 @@ impl Returns<'_> {
     #[inline(always)]
     pub(super) fn give(&mut self, id: u16) -> Option<u64> {
         let slot = slot(self.slots, self.mask, id);
-        // SAFETY: it is a slot of the table of `ids`, which is exclusively borrowed.
+        // SAFETY: it is a slot of the table of `ids`, which is exclusively borrowed. It has a request,
+        // so at least one id is taken, and the count stays inside the stack.
         unsafe {
             if (*slot).request != u32::from(id) {
                 return None;
             }
             (*slot).request = FREE;
-            (*slot).next = self.head;
+            self.taken = self.taken.wrapping_sub(1);
             // The next generation of the same slot. A queue of 65536 entries has one generation.
-            self.head = id.wrapping_add((self.mask + 1) as u16);
-            self.given += 1;
+            let next = id.wrapping_add((self.mask + 1) as u16);
+            *self.free.add(self.taken as usize) = next;
             Some((*slot).wr_id)
         }
     }
+}
 
-    /// Puts the chain's beginning and the count back.
+impl Drop for Returns<'_> {
     #[inline(always)]
-    pub(super) fn end(self) {
-        self.ids.head = self.head;
-        self.ids.returned = self.ids.returned.wrapping_add(self.given);
+    fn drop(&mut self) {
+        self.ids.taken = self.taken;
+        self.ids.begin = self.taken;
     }
 }
 
@@ -178,10 +193,7 @@ mod tests {
 
     impl Ids {
         pub(in super::super) fn give(&mut self, id: u16) -> Option<u64> {
-            let mut returns = self.returns();
-            let found = returns.give(id);
-            returns.end();
-            found
+            self.returns().give(id)
         }
     }
 
@@ -218,11 +230,10 @@ mod tests {
     fn what_was_taken_back_can_be_taken_again() {
         let mut ids = Ids::new(4);
         ids.take(1).unwrap();
+        ids.end_batch();
         let taken = (ids.take(2).unwrap(), ids.take(3).unwrap());
-        assert_eq!(ids.give(0), Some(1), "polled in between");
-        ids.untake(taken.1);
-        ids.untake(taken.0);
-        assert_eq!(ids.in_flight(), 0);
+        ids.undo_batch();
+        assert_eq!(ids.taken(), 1);
         assert_eq!(ids.give(taken.0), None);
         assert_eq!((ids.take(4).unwrap(), ids.take(5).unwrap()), taken);
         assert_eq!((ids.give(taken.1), ids.give(taken.0)), (Some(5), Some(4)));
@@ -254,7 +265,7 @@ mod tests {
                     }
                     _ => assert_eq!(ids.give(which), flying.remove(&which)),
                 }
-                assert_eq!(ids.in_flight() as usize, flying.len());
+                assert_eq!(ids.taken() as usize, flying.len());
             }
         }
     }

@@ -14,6 +14,8 @@ const LOCAL_KEY: u32 = 0x00ff_ffff;
 /// A receive queue, one buffer per request.
 pub struct ReceiveRing {
     ids: Ids,
+    /// Receives ever put into the queue, modulo 2^32.
+    count: u32,
     ring: *mut [u64; 2],
     doorbell: *mut u32,
 }
@@ -33,6 +35,7 @@ impl ReceiveRing {
         memory.check("receive queue", 16, true)?;
         Ok(Self {
             ids: Ids::new(memory.entries),
+            count: 0,
             ring: memory.buffer.cast(),
             doorbell: memory.doorbell,
         })
@@ -45,7 +48,7 @@ impl ReceiveRing {
 
     /// Receives posted whose completion was not polled yet.
     pub fn in_flight(&self) -> u32 {
-        self.ids.in_flight()
+        self.ids.taken()
     }
 
     #[inline(always)]
@@ -67,10 +70,11 @@ impl ReceiveRing {
         length: u32,
         (local_key, local): (u32, u64),
     ) -> Result<(), Refused> {
-        let position = self.ids.taken() & self.ids.mask();
         let Some(id) = self.ids.take(wr_id) else {
             return Err(Refused::Full);
         };
+        let position = self.count & self.ids.mask();
+        self.count = self.count.wrapping_add(1);
         let length = u64::from(length.min(0xffff));
         let key = u64::from(local_key & LOCAL_KEY);
         let descriptor = [
@@ -88,6 +92,6 @@ impl ReceiveRing {
     pub fn announce(&mut self) {
         entry::to_device();
         // SAFETY: `new`'s caller promises a writable doorbell; it is aligned.
-        unsafe { self.doorbell.write_volatile(self.ids.taken() & 0xffff) };
+        unsafe { self.doorbell.write_volatile(self.count & 0xffff) };
     }
 }

@@ -21,8 +21,8 @@
 //! A send's second buffer takes words 6 and 7 as the first takes 4 and 5. Inline data takes words 4
 //! to 7.
 
-use super::entry::{self, Entry};
-use super::ids::Ids;
+use super::entry::{self, Entry, Extra};
+use super::ids::{Ids, Returns};
 use super::{Refused, RingMemory, Unusable};
 
 const SEND: u64 = 0;
@@ -57,9 +57,9 @@ pub struct Peer {
 /// if one of them could not be.
 pub struct SendRing {
     ids: Ids,
-    /// Entries pushed and not committed, from index 0 on; as many places as the queue has.
+    /// Where entries are until they are committed, each at the index of its id in the stack of ids.
     staged: Box<[Entry]>,
-    /// Requests ever committed.
+    /// Requests ever committed, modulo 2^32.
     committed: u32,
     /// The first reason not to commit.
     refused: Option<Refused>,
@@ -108,18 +108,19 @@ impl SendRing {
 
     /// Requests pushed whose completion was not polled yet.
     pub fn in_flight(&self) -> u32 {
-        self.ids.in_flight()
+        self.ids.taken()
     }
 
     /// Requests pushed and not committed.
     #[inline(always)]
     pub fn staged(&self) -> u32 {
-        self.ids.taken().wrapping_sub(self.committed)
+        self.ids.taken() - self.ids.begin()
     }
 
+    /// For giving ids back, which is possible only when nothing is staged.
     #[inline(always)]
-    pub(super) fn ids(&mut self) -> &mut Ids {
-        &mut self.ids
+    pub(super) fn returns(&mut self) -> Option<Returns<'_>> {
+        (self.staged() == 0).then(|| self.ids.returns())
     }
 
     /// Pushes an RDMA write, with immediate data (in host order) if there is any.
@@ -243,28 +244,16 @@ impl SendRing {
         immediate: Option<u32>,
         [e, f, g, h]: [u64; 4],
     ) {
-        let count = self.ids.taken();
-        let index = count.wrapping_sub(self.committed) as usize;
-        // As many places as entries, and fewer requests are staged than in flight, unless the device
-        // completes requests that it was never given.
-        let Some(place) = self.staged.get_mut(index) else {
-            return self.refuse(Refused::Full);
-        };
+        let at = self.ids.taken() as usize;
         let Some(id) = self.ids.take(wr_id) else {
             return self.refuse(Refused::Full);
         };
-        let phase = u64::from((count >> self.shift) & 1) << PHASE_SHIFT;
         let (with_immediate, immediate) = match immediate {
             Some(immediate) => (HAS_IMMEDIATE, u64::from(immediate)),
             None => (0, 0),
         };
-        *place = Entry::new([
-            u64::from(id)
-                | control
-                | ALWAYS
-                | with_immediate
-                | phase
-                | u64::from(peer.queue_pair) << 32,
+        let entry = Entry::new([
+            u64::from(id) | control | ALWAYS | with_immediate | u64::from(peer.queue_pair) << 32,
             immediate | u64::from(peer.handle) << 32,
             u64::from(peer.queue_key),
             0,
@@ -273,6 +262,8 @@ impl SendRing {
             g,
             h,
         ]);
+        // SAFETY: there was an id at this index of the stack, and there are as many places.
+        unsafe { *self.staged.get_unchecked_mut(at) = entry };
     }
 
     #[cold]
@@ -287,13 +278,15 @@ impl SendRing {
         if self.refused.is_some() {
             return Err(self.take_refusal());
         }
-        let end = self.ids.taken();
-        let mask = self.ids.mask();
-        let mut from = self.staged.as_ptr();
-        let mut count = self.committed;
-        if count == end {
+        let staged = self.staged();
+        if staged == 0 {
             return Ok(());
         }
+        let mask = self.ids.mask();
+        let mut count = self.committed;
+        let end = count.wrapping_add(staged);
+        // SAFETY: `begin` is at most the number of ids, of which there are as many as places.
+        let mut from = unsafe { self.staged.as_ptr().add(self.ids.begin() as usize) };
         // Nothing may overtake the doorbell of the batch before.
         entry::flush_writes();
         loop {
@@ -301,6 +294,7 @@ impl SendRing {
             while batch != 0 {
                 let position = count & mask;
                 let run = batch.min(mask + 1 - position);
+                let phase = Extra::new(u64::from((count >> self.shift) & 1) << PHASE_SHIFT);
                 // SAFETY: the position is masked, so it is inside the ring.
                 let mut to = unsafe { self.ring.add(position as usize) };
                 for _ in 0..run {
@@ -308,7 +302,7 @@ impl SendRing {
                     // and `to` over a run that ends no later than the ring. `new`'s caller promises
                     // that the ring is writable, and `check` that it is aligned.
                     unsafe {
-                        entry::store(from, to);
+                        entry::store(from, to, phase);
                         from = from.add(1);
                         to = to.add(1);
                     }
@@ -325,15 +319,13 @@ impl SendRing {
             entry::flush_writes();
         }
         self.committed = end;
+        self.ids.end_batch();
         Ok(())
     }
 
     /// Takes back what was pushed since the last commit.
     pub fn abort(&mut self) {
-        let staged = self.staged() as usize;
-        for entry in self.staged[..staged].iter().rev() {
-            self.ids.untake(entry.request());
-        }
+        self.ids.undo_batch();
         self.refused = None;
     }
 

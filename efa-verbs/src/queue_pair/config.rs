@@ -23,6 +23,29 @@ pub enum Operation {
     WriteWithImmediate,
 }
 
+impl Operation {
+    /// Each kind, in the order of their numbers.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Send,
+        Self::SendWithImmediate,
+        Self::Read,
+        Self::Write,
+        Self::WriteWithImmediate,
+    ];
+}
+
+impl From<Operation> for Operations {
+    fn from(operation: Operation) -> Self {
+        match operation {
+            Operation::Send => Self::SEND,
+            Operation::SendWithImmediate => Self::SEND_WITH_IMMEDIATE,
+            Operation::Read => Self::READ,
+            Operation::Write => Self::WRITE,
+            Operation::WriteWithImmediate => Self::WRITE_WITH_IMMEDIATE,
+        }
+    }
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

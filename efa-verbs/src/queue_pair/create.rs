@@ -9,7 +9,7 @@ use efa_sys as sys;
 
 use super::entry::SendEntry;
 use super::rings::{Rings, Source};
-use super::{DataPath, QpState, QueuePair, QueuePairConfig, Raw};
+use super::{DataPath, Operation, QpState, QueuePair, QueuePairConfig, Raw, Way};
 use crate::attributes::Capabilities;
 use crate::channel::CompletionChannel;
 use crate::context::Context;
@@ -118,6 +118,7 @@ impl QueuePair {
             raw,
             send,
             rings: None,
+            ways: [Way::Refused; Operation::ALL.len()],
             send_capacity: attr.cap.max_send_wr.max(config.send_depth),
             recv_capacity: match &recv_cq {
                 // Never more than the completion queue can take.
@@ -171,6 +172,7 @@ impl QueuePair {
                 Err(why) => tracing::debug!(queue_pair = self.number, %why, "no direct path"),
             }
         }
+        self.set_ways();
         tracing::debug!(
             queue_pair = self.number,
             device = self.domain.context().device_name(),

@@ -112,7 +112,7 @@ impl SendEntry {
     ///
     /// A session is open, the operation's own entry point was just called for `wr_id`, and `sge`
     /// and `to` are as for [`QueuePair::push_write`].
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn finish(&self, to: &Destination, sge: Sge) {
         // SAFETY: the order is that which verbs ask for: operation, buffers, address.
         unsafe {

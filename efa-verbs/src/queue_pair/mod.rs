@@ -49,6 +49,17 @@ impl Drop for Raw {
     }
 }
 
+/// Where requests of some kind go: one comparison tells.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Nowhere: the queue pair was not created for them.
+    Refused,
+    /// Through libefa, which has the entry points.
+    Libefa,
+    /// To the rings, which there are.
+    Ring,
+}
+
 /// An SRD queue pair with completion queues of its own.
 ///
 /// Everything that changes it takes `&mut self`, so no two threads are ever in its queues at once.
@@ -64,6 +75,8 @@ pub struct QueuePair {
     send: SendEntry,
     /// The direct path. Its pointers are into what the queue pair and the completion queues mapped.
     rings: Option<Rings>,
+    /// Where requests of each kind go.
+    ways: [Way; Operation::ALL.len()],
     send_cq: CompletionQueue,
     /// `None`: nothing can be received, and the send queue's serves as the other one.
     recv_cq: Option<CompletionQueue>,
@@ -170,19 +183,40 @@ impl QueuePair {
     ///
     /// [`Error::SessionOpen`] during a session (libefa would wait for the session's lock forever);
     /// [`Error::Verb`] when libefa cannot poll. Completions of nothing that is in flight are skipped.
-    #[inline]
+    #[inline(always)]
     pub fn poll_send(&mut self, out: &mut [SendCompletion]) -> Result<usize> {
+        let most = out.len();
+        let mut slots = out.iter_mut();
+        self.poll_send_each(most, |completion| {
+            if let Some(slot) = slots.next() {
+                *slot = completion;
+            }
+        })
+    }
+
+    /// Takes up to `most` completions of sends, writes and reads and gives each to `take`; returns
+    /// how many. No lock of libefa's is held while `take` runs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`poll_send`](Self::poll_send). Completions that were taken before are with `take`.
+    #[inline(always)]
+    pub fn poll_send_each(
+        &mut self,
+        most: usize,
+        mut take: impl FnMut(SendCompletion),
+    ) -> Result<usize> {
         if self.session_is_open() {
             return Err(self.session_open());
         }
         let Some(rings) = &mut self.rings else {
-            return self.send_cq.poll_send(out);
+            return self.send_cq.poll_send(most, take);
         };
-        let make = |wr_id, status: u8| SendCompletion {
-            wr_id,
-            status: VendorStatus(status.into()),
-        };
-        Ok(rings.sent.poll_send(&mut rings.send, out, make))
+        let Rings { send, sent, .. } = rings;
+        Ok(sent.poll_send(send, most, |wr_id, status| {
+            let status = VendorStatus(status.into());
+            take(SendCompletion { wr_id, status });
+        }))
     }
 
     /// Takes completions of receives, at most as many as `out` is long; returns how many. They come
@@ -203,7 +237,13 @@ impl QueuePair {
         let Some((recv, received)) = &mut rings.recv else {
             return Ok(0);
         };
-        Ok(received.poll_receive(recv, out, |found| received_completion(found, source_gid)))
+        let most = out.len();
+        let mut slots = out.iter_mut();
+        Ok(received.poll_receive(recv, most, |found| {
+            if let Some(slot) = slots.next() {
+                *slot = received_completion(found, source_gid);
+            }
+        }))
     }
 
     /// Asks for an event on the channel at the next completion. To wait: arm, poll once more (a
@@ -256,6 +296,36 @@ impl QueuePair {
     /// upset the bookkeeping of either path.
     pub fn as_raw(&self) -> *mut sys::ibv_qp {
         self.raw()
+    }
+
+    #[inline(always)]
+    fn way(&self, operation: Operation) -> Way {
+        self.ways[operation as usize]
+    }
+
+    /// The rings' send queue.
+    ///
+    /// # Safety
+    ///
+    /// Some way is [`Way::Ring`].
+    #[inline(always)]
+    unsafe fn rings_unchecked(&mut self) -> &mut Rings {
+        // SAFETY: `set_ways` names this way only with `rings` set, which stays so.
+        unsafe { self.rings.as_mut().unwrap_unchecked() }
+    }
+
+    /// Says where requests of each kind go from now on.
+    fn set_ways(&mut self) {
+        let way = match self.rings {
+            Some(_) => Way::Ring,
+            None => Way::Libefa,
+        };
+        for operation in Operation::ALL {
+            // The entry points of these kinds were found, see `SendEntry::fetch`.
+            if self.operations.contains(operation.into()) {
+                self.ways[operation as usize] = way;
+            }
+        }
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {

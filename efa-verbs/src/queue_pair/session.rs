@@ -13,7 +13,7 @@ use std::mem;
 use efa_sys as sys;
 
 use super::entry::Refusal;
-use super::{Operation, QpState, QueuePair};
+use super::{Operation, QpState, QueuePair, Way};
 use crate::direct::Refused;
 use crate::error::{Error, Limit, Result};
 use crate::handle::Destination;
@@ -52,7 +52,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// [`Error::InvalidState`] before the queue pair is in RTS, [`Error::SessionOpen`].
-    #[inline]
+    #[inline(always)]
     pub fn session_start(&mut self) -> Result<()> {
         if self.state != QpState::Rts {
             return Err(self.not_ready("post requests", "RTS"));
@@ -88,7 +88,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// A session is open. See [the rules](#what-posting-asks-of-the-caller).
-    #[inline]
+    #[inline(always)]
     pub unsafe fn push_write(
         &mut self,
         wr_id: u64,
@@ -96,25 +96,32 @@ impl QueuePair {
         remote: RemoteMemory,
         local: Sge,
     ) {
-        let Some(write) = self.send.write else {
-            return self.send.refuse(Operation::Write);
-        };
-        if let Some(rings) = &mut self.rings {
-            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
-            // SAFETY: the caller's promise.
-            unsafe {
-                rings
-                    .send
-                    .push_write(wr_id, to.peer(), None, local.length, there, here);
+        match self.way(Operation::Write) {
+            Way::Ring => {
+                let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+                // SAFETY: the caller's promise; and this way leads to rings.
+                unsafe {
+                    self.rings_unchecked().send.push_write(
+                        wr_id,
+                        to.peer(),
+                        None,
+                        local.length,
+                        there,
+                        here,
+                    );
+                }
             }
-            return;
-        }
-        // SAFETY: a session is open, so the entry points may be used; `wr_id` points into the queue
-        // pair.
-        unsafe {
-            *self.send.wr_id = wr_id;
-            write(self.send.qp, remote.rkey, remote.addr);
-            self.send.finish(to, local);
+            Way::Libefa => {
+                // SAFETY: this way leads to an entry point that exists. A session is open, so it may
+                // be used; `wr_id` points into the queue pair.
+                unsafe {
+                    let write = self.send.write.unwrap_unchecked();
+                    *self.send.wr_id = wr_id;
+                    write(self.send.qp, remote.rkey, remote.addr);
+                    self.send.finish(to, local);
+                }
+            }
+            Way::Refused => self.send.refuse(Operation::Write),
         }
     }
 
@@ -124,7 +131,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// As for [`QueuePair::push_write`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn push_write_imm(
         &mut self,
         wr_id: u64,
@@ -133,24 +140,31 @@ impl QueuePair {
         local: Sge,
         immediate: u32,
     ) {
-        let Some(write) = self.send.write_imm else {
-            return self.send.refuse(Operation::WriteWithImmediate);
-        };
-        if let Some(rings) = &mut self.rings {
-            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
-            // SAFETY: the caller's promise.
-            unsafe {
-                rings
-                    .send
-                    .push_write(wr_id, to.peer(), Some(immediate), local.length, there, here);
+        match self.way(Operation::WriteWithImmediate) {
+            Way::Ring => {
+                let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+                // SAFETY: the caller's promise; and this way leads to rings.
+                unsafe {
+                    self.rings_unchecked().send.push_write(
+                        wr_id,
+                        to.peer(),
+                        Some(immediate),
+                        local.length,
+                        there,
+                        here,
+                    );
+                }
             }
-            return;
-        }
-        // SAFETY: as for `push_write`.
-        unsafe {
-            *self.send.wr_id = wr_id;
-            write(self.send.qp, remote.rkey, remote.addr, immediate.to_be());
-            self.send.finish(to, local);
+            Way::Libefa => {
+                // SAFETY: as for `push_write`.
+                unsafe {
+                    let write = self.send.write_imm.unwrap_unchecked();
+                    *self.send.wr_id = wr_id;
+                    write(self.send.qp, remote.rkey, remote.addr, immediate.to_be());
+                    self.send.finish(to, local);
+                }
+            }
+            Way::Refused => self.send.refuse(Operation::WriteWithImmediate),
         }
     }
 
@@ -160,7 +174,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// As for [`QueuePair::push_write`]; the device writes the local bytes.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn push_read(
         &mut self,
         wr_id: u64,
@@ -168,24 +182,30 @@ impl QueuePair {
         remote: RemoteMemory,
         local: Sge,
     ) {
-        let Some(read) = self.send.read else {
-            return self.send.refuse(Operation::Read);
-        };
-        if let Some(rings) = &mut self.rings {
-            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
-            // SAFETY: the caller's promise.
-            unsafe {
-                rings
-                    .send
-                    .push_read(wr_id, to.peer(), local.length, there, here);
+        match self.way(Operation::Read) {
+            Way::Ring => {
+                let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+                // SAFETY: the caller's promise; and this way leads to rings.
+                unsafe {
+                    self.rings_unchecked().send.push_read(
+                        wr_id,
+                        to.peer(),
+                        local.length,
+                        there,
+                        here,
+                    );
+                }
             }
-            return;
-        }
-        // SAFETY: as for `push_write`.
-        unsafe {
-            *self.send.wr_id = wr_id;
-            read(self.send.qp, remote.rkey, remote.addr);
-            self.send.finish(to, local);
+            Way::Libefa => {
+                // SAFETY: as for `push_write`.
+                unsafe {
+                    let read = self.send.read.unwrap_unchecked();
+                    *self.send.wr_id = wr_id;
+                    read(self.send.qp, remote.rkey, remote.addr);
+                    self.send.finish(to, local);
+                }
+            }
+            Way::Refused => self.send.refuse(Operation::Read),
         }
     }
 
@@ -194,26 +214,32 @@ impl QueuePair {
     /// # Safety
     ///
     /// As for [`QueuePair::push_write`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn push_send(&mut self, wr_id: u64, to: &Destination, local: Sge) {
-        let Some(send) = self.send.send else {
-            return self.send.refuse(Operation::Send);
-        };
-        if let Some(rings) = &mut self.rings {
-            let here = (local.lkey, local.addr);
-            // SAFETY: the caller's promise.
-            unsafe {
-                rings
-                    .send
-                    .push_send(wr_id, to.peer(), None, local.length, here);
+        match self.way(Operation::Send) {
+            Way::Ring => {
+                let here = (local.lkey, local.addr);
+                // SAFETY: the caller's promise; and this way leads to rings.
+                unsafe {
+                    self.rings_unchecked().send.push_send(
+                        wr_id,
+                        to.peer(),
+                        None,
+                        local.length,
+                        here,
+                    );
+                }
             }
-            return;
-        }
-        // SAFETY: as for `push_write`.
-        unsafe {
-            *self.send.wr_id = wr_id;
-            send(self.send.qp);
-            self.send.finish(to, local);
+            Way::Libefa => {
+                // SAFETY: as for `push_write`.
+                unsafe {
+                    let send = self.send.send.unwrap_unchecked();
+                    *self.send.wr_id = wr_id;
+                    send(self.send.qp);
+                    self.send.finish(to, local);
+                }
+            }
+            Way::Refused => self.send.refuse(Operation::Send),
         }
     }
 
@@ -222,7 +248,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// As for [`QueuePair::push_write`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn push_send_imm(
         &mut self,
         wr_id: u64,
@@ -230,24 +256,30 @@ impl QueuePair {
         local: Sge,
         immediate: u32,
     ) {
-        let Some(send) = self.send.send_imm else {
-            return self.send.refuse(Operation::SendWithImmediate);
-        };
-        if let Some(rings) = &mut self.rings {
-            let here = (local.lkey, local.addr);
-            // SAFETY: the caller's promise.
-            unsafe {
-                rings
-                    .send
-                    .push_send(wr_id, to.peer(), Some(immediate), local.length, here);
+        match self.way(Operation::SendWithImmediate) {
+            Way::Ring => {
+                let here = (local.lkey, local.addr);
+                // SAFETY: the caller's promise; and this way leads to rings.
+                unsafe {
+                    self.rings_unchecked().send.push_send(
+                        wr_id,
+                        to.peer(),
+                        Some(immediate),
+                        local.length,
+                        here,
+                    );
+                }
             }
-            return;
-        }
-        // SAFETY: as for `push_write`.
-        unsafe {
-            *self.send.wr_id = wr_id;
-            send(self.send.qp, immediate.to_be());
-            self.send.finish(to, local);
+            Way::Libefa => {
+                // SAFETY: as for `push_write`.
+                unsafe {
+                    let send = self.send.send_imm.unwrap_unchecked();
+                    *self.send.wr_id = wr_id;
+                    send(self.send.qp, immediate.to_be());
+                    self.send.finish(to, local);
+                }
+            }
+            Way::Refused => self.send.refuse(Operation::SendWithImmediate),
         }
     }
 
@@ -368,7 +400,7 @@ impl QueuePair {
     /// a kind that the queue pair was not created for, [`Error::Verb`] otherwise (EINVAL for too many
     /// inline bytes or pieces); nothing was posted then, and the queue pair works on.
     /// [`Error::NoSession`] without a session.
-    #[inline]
+    #[inline(always)]
     pub fn session_complete(&mut self) -> Result<()> {
         if !self.send.open {
             return Err(Error::NoSession {

@@ -1,0 +1,324 @@
+//! The two layers that are measured.
+//!
+//! `measure_post` and `measure_poll` are what callgrind counts: functions with these names, not
+//! inlined, one pair per layer (only one of which a run uses).
+
+use anyhow::{Context, Result, ensure};
+use efa_transport::{
+    Completion, Config, Domain, Endpoint, EndpointAddress, LocalSlice, Loopback, PeerId, Region,
+    RemoteRegion,
+};
+use efa_verbs::{
+    Access, Buffer, DEFAULT_QUEUE_KEY, DataPath, Destination, MemoryRegion, Operations, QueuePair,
+    QueuePairConfig, RemoteMemory, SendCompletion, Sge,
+};
+
+use crate::DEPTH;
+use crate::allocations;
+use crate::ring::Ring;
+use crate::target::{Target, bring_up, open};
+
+/// A way to write to the target.
+pub trait Layer {
+    /// The next posts write `batch` pieces of `size` bytes.
+    fn prepare(&mut self, size: u32, batch: u32) -> Result<()>;
+    /// Posts a batch.
+    fn post(&mut self) -> Result<()>;
+    /// Takes up to `most` completions.
+    fn poll(&mut self, most: u32) -> Result<u32>;
+    /// [`post`](Self::post), counted.
+    fn measure_post(&mut self) -> Result<()>;
+    /// [`poll`](Self::poll), counted.
+    fn measure_poll(&mut self, most: u32) -> Result<u32>;
+    /// The completion ring.
+    fn ring(&mut self) -> &mut Ring;
+    /// How requests really go.
+    fn path(&self) -> &'static str;
+    /// Memory that each peer takes, beside its address handle.
+    fn bytes_per_peer(&self) -> u64 {
+        0
+    }
+}
+
+fn name(path: DataPath) -> &'static str {
+    match path {
+        DataPath::Direct => "direct",
+        _ => "libefa",
+    }
+}
+
+/// Requests only, through efa-verbs.
+pub struct Session {
+    // The queue pair goes first.
+    pair: QueuePair,
+    ring: Ring,
+    to: Destination,
+    _handle: efa_verbs::AddressHandle,
+    region: MemoryRegion,
+    target: Target,
+    size: u32,
+    batch: u32,
+    wr_id: u64,
+    sum: u64,
+}
+
+impl Session {
+    /// A queue pair that writes to `target`.
+    pub fn new(path: DataPath, target: &Target) -> Result<Self> {
+        let domain = open()?;
+        let region = domain.register(Buffer::zeroed(target.length as usize)?, Access::LOCAL)?;
+        let handle = domain.create_address_handle(domain.context().gid()?)?;
+        let mut pair = domain.create_queue_pair(&QueuePairConfig {
+            send_depth: DEPTH,
+            recv_depth: 0,
+            operations: Operations::WRITE,
+            path,
+            ..QueuePairConfig::default()
+        })?;
+        bring_up(&mut pair)?;
+        Ok(Self {
+            ring: Ring::of(&pair)?,
+            to: handle.destination(target.queue_pair, DEFAULT_QUEUE_KEY),
+            _handle: handle,
+            pair,
+            region,
+            target: target.clone(),
+            size: 8,
+            batch: 1,
+            wr_id: 0,
+            sum: 0,
+        })
+    }
+
+    #[inline(always)]
+    fn post_batch(&mut self) -> efa_verbs::Result<()> {
+        let (size, addr, lkey) = (self.size, self.region.addr(), self.region.lkey());
+        let (target, rkey, to) = (self.target.address, self.target.rkey, self.to);
+        let mut wr_id = self.wr_id;
+        self.pair.session_start()?;
+        for i in 0..u64::from(self.batch) {
+            wr_id += 1;
+            let offset = i * u64::from(size);
+            let there = RemoteMemory {
+                addr: target + offset,
+                rkey,
+            };
+            let here = Sge {
+                addr: addr + offset,
+                length: size,
+                lkey,
+            };
+            // SAFETY: a session is open. Region and address handle live in `self` behind the queue
+            // pair, and nobody looks at the region's bytes.
+            unsafe { self.pair.push_write(wr_id, &to, there, here) };
+        }
+        self.wr_id = wr_id;
+        self.pair.session_complete()
+    }
+
+    #[inline(always)]
+    fn poll_batch(&mut self, most: u32) -> efa_verbs::Result<u32> {
+        let mut sum = self.sum;
+        let count = self.pair.poll_send_each(most as usize, |completion| {
+            if !completion.status.is_ok() {
+                failed(completion);
+            }
+            sum ^= completion.wr_id;
+        })?;
+        self.sum = sum;
+        Ok(count as u32)
+    }
+}
+
+#[cold]
+fn failed(completion: SendCompletion) {
+    panic!("a write failed: {completion:?}");
+}
+
+#[inline(never)]
+#[unsafe(export_name = "measure_post_session")]
+fn measure_post_session(session: &mut Session) -> efa_verbs::Result<()> {
+    session.post_batch()
+}
+
+#[inline(never)]
+#[unsafe(export_name = "measure_poll_session")]
+fn measure_poll_session(session: &mut Session, most: u32) -> efa_verbs::Result<u32> {
+    session.poll_batch(most)
+}
+
+impl Layer for Session {
+    fn prepare(&mut self, size: u32, batch: u32) -> Result<()> {
+        ensure!(
+            u64::from(size) * u64::from(batch) <= self.target.length,
+            "the target is too small for {batch} pieces of {size} bytes"
+        );
+        (self.size, self.batch) = (size, batch);
+        Ok(())
+    }
+
+    fn post(&mut self) -> Result<()> {
+        Ok(self.post_batch()?)
+    }
+
+    fn poll(&mut self, most: u32) -> Result<u32> {
+        Ok(self.poll_batch(most)?)
+    }
+
+    fn measure_post(&mut self) -> Result<()> {
+        Ok(measure_post_session(self)?)
+    }
+
+    fn measure_poll(&mut self, most: u32) -> Result<u32> {
+        Ok(measure_poll_session(self, most)?)
+    }
+
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    fn path(&self) -> &'static str {
+        name(self.pair.path())
+    }
+}
+
+/// Operations of efa-transport, posted in batches and tracked to their completion.
+pub struct Put {
+    endpoint: Endpoint,
+    ring: Ring,
+    peer: PeerId,
+    region: Region,
+    remote: RemoteRegion,
+    size: u32,
+    batch: u32,
+    found: Vec<Completion>,
+    sum: u64,
+    bytes_per_peer: u64,
+}
+
+impl Put {
+    /// An endpoint with so many peers, of which the last is the target.
+    pub fn new(path: DataPath, target: &Target, peers: u32) -> Result<Self> {
+        let domain = match std::env::var("EFA_BENCH_DEVICE") {
+            Ok(name) => Domain::open(&name)?,
+            Err(_) => Domain::open_first()?,
+        };
+        let mut endpoint = Endpoint::new(
+            &domain,
+            Config {
+                send_depth: DEPTH,
+                receive_depth: 0,
+                unsolicited: Some(false),
+                path,
+                loopback: Loopback::Device,
+                ..Config::default()
+            },
+        )?;
+        let address = |number| EndpointAddress::new(domain.gid(), number, DEFAULT_QUEUE_KEY);
+        // Nothing is sent to the others: they only are there.
+        let others = (1..).filter(|number| *number != target.queue_pair);
+        let before = allocations::live_bytes();
+        for number in others.take(peers as usize - 1) {
+            endpoint.connect(address(number)?)?;
+        }
+        let bytes_per_peer = (allocations::live_bytes() - before) / u64::from(peers);
+        let peer = endpoint.connect(address(target.queue_pair)?)?;
+        let buffer = Buffer::zeroed(target.length as usize)?;
+        Ok(Self {
+            ring: Ring::of(endpoint.queue_pair())?,
+            peer,
+            region: domain.register(buffer, Access::LOCAL)?,
+            remote: RemoteRegion::new(target.address, target.length, target.rkey)?,
+            endpoint,
+            size: 8,
+            batch: 1,
+            found: Vec::with_capacity(DEPTH as usize),
+            sum: 0,
+            bytes_per_peer,
+        })
+    }
+
+    #[inline(always)]
+    fn post_batch(&mut self) -> efa_transport::Result<()> {
+        let (peer, size, batch) = (self.peer, u64::from(self.size), u64::from(self.batch));
+        let local = self.region.slice(..)?;
+        let remote = self.remote;
+        self.endpoint.post(|session| {
+            for i in 0..batch {
+                let piece = i * size..(i + 1) * size;
+                let local: LocalSlice<'_> = local.slice(piece.clone())?;
+                session.write(peer, local, remote.slice(piece)?, i)?;
+            }
+            Ok(())
+        })
+    }
+
+    #[inline(always)]
+    fn poll_batch(&mut self) -> efa_transport::Result<u32> {
+        self.found.clear();
+        self.endpoint.poll(&mut self.found)?;
+        for completion in &self.found {
+            if completion.result.is_err() {
+                operation_failed(completion);
+            }
+            self.sum ^= completion.tag;
+        }
+        Ok(self.found.len() as u32)
+    }
+}
+
+#[cold]
+fn operation_failed(completion: &Completion) {
+    panic!("a put failed: {completion:?}");
+}
+
+#[inline(never)]
+#[unsafe(export_name = "measure_post_put")]
+fn measure_post_put(put: &mut Put) -> efa_transport::Result<()> {
+    put.post_batch()
+}
+
+#[inline(never)]
+#[unsafe(export_name = "measure_poll_put")]
+fn measure_poll_put(put: &mut Put) -> efa_transport::Result<u32> {
+    put.poll_batch()
+}
+
+impl Layer for Put {
+    fn prepare(&mut self, size: u32, batch: u32) -> Result<()> {
+        let length = u64::from(size) * u64::from(batch);
+        self.remote
+            .slice(..length)
+            .with_context(|| format!("the target is too small for {batch} × {size} bytes"))?;
+        (self.size, self.batch) = (size, batch);
+        Ok(())
+    }
+
+    fn post(&mut self) -> Result<()> {
+        Ok(self.post_batch()?)
+    }
+
+    fn poll(&mut self, _most: u32) -> Result<u32> {
+        Ok(self.poll_batch()?)
+    }
+
+    fn measure_post(&mut self) -> Result<()> {
+        Ok(measure_post_put(self)?)
+    }
+
+    fn measure_poll(&mut self, _most: u32) -> Result<u32> {
+        Ok(measure_poll_put(self)?)
+    }
+
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    fn path(&self) -> &'static str {
+        name(self.endpoint.data_path())
+    }
+
+    fn bytes_per_peer(&self) -> u64 {
+        self.bytes_per_peer
+    }
+}
