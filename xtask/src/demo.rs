@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::rdma_core::{self, Choice};
 use crate::soft_efa::{Devices, Software};
-use crate::{build, packages, passthrough};
+use crate::{build, passthrough};
 
 /// What follows `cargo xtask demo`.
 #[derive(Args)]
@@ -22,7 +22,6 @@ pub struct Demo {
 /// Builds and runs the demo.
 pub fn run(arguments: &Demo) -> Result<ExitCode> {
     let options = arguments.devices.options()?;
-    packages::ensure(&[packages::CC, packages::PKG_CONFIG])?;
     let rdma_core = rdma_core::resolve(Choice::Auto)?;
     println!("the demo runs on {}", rdma_core.described());
     let made = build::artifacts(

@@ -145,7 +145,13 @@ fn instructions(packages: &[Package], family: Family) -> String {
 /// Debian-like system (and, on a terminal, are told to); otherwise the error has the command
 /// that installs them.
 pub fn ensure(packages: &[Package]) -> Result<()> {
-    let missing: Vec<Package> = packages.iter().copied().filter(|p| !p.present()).collect();
+    let mut missing: Vec<Package> = Vec::new();
+    for package in packages {
+        let named = missing.iter().any(|other| other.debian == package.debian);
+        if !named && !package.present() {
+            missing.push(*package);
+        }
+    }
     if missing.is_empty() {
         return Ok(());
     }

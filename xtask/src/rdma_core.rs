@@ -12,8 +12,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
+use crate::packages::{self, Package};
 use crate::source::{self, Tree};
-use crate::{packages, process, workspace};
+use crate::{process, workspace};
 
 /// The first release whose libefa can post RDMA writes.
 const FIRST_WITH_WRITE: u32 = 46;
@@ -90,6 +91,7 @@ fn major(version: &str) -> u32 {
 
 /// Finds the rdma-core to use, and builds it if need be.
 pub fn resolve(choice: Choice) -> Result<RdmaCore> {
+    packages::ensure(&needed(choice))?;
     if choice == Choice::Auto {
         if let Some(tree) = source::other()? {
             return built(&tree);
@@ -99,22 +101,40 @@ pub fn resolve(choice: Choice) -> Result<RdmaCore> {
         }
     }
     if choice == Choice::System {
-        packages::ensure(&[packages::PKG_CONFIG, packages::LIBIBVERBS])?;
         let version = system_version().context("pkg-config does not know the system's libefa")?;
         return Ok(system(version));
     }
-    let prefix = prefix_of(source::PINNED);
-    if let Ok(stamp) = fs::read_to_string(stamp_of(&prefix))
-        && stamp == recipe(None)
-    {
+    if pinned_is_built() {
         return Ok(RdmaCore {
             version: source::PINNED.to_owned(),
-            prefix: Some(prefix),
+            prefix: Some(prefix_of(source::PINNED)),
         });
     }
-    // Everything that is missing in one go, before anything slow.
-    packages::ensure(&NEEDED)?;
     built(&source::pinned()?)
+}
+
+/// What [`resolve`] and building against its answer take. Those who need more install it all
+/// in one go, before anything slow.
+pub fn needed(choice: Choice) -> Vec<Package> {
+    let to_use = vec![packages::CC, packages::PKG_CONFIG];
+    let auto = choice == Choice::Auto;
+    let other = std::env::var_os(source::OTHER).is_some_and(|dir| !dir.is_empty());
+    if choice == Choice::System {
+        [to_use, vec![packages::LIBIBVERBS]].concat()
+    } else if auto && other {
+        TO_BUILD.to_vec()
+    } else if pinned_is_built()
+        || auto && system_version().is_some_and(|version| major(&version) >= FIRST_WITH_WRITE)
+    {
+        to_use
+    } else {
+        [TO_BUILD.to_vec(), vec![packages::PIP]].concat()
+    }
+}
+
+fn pinned_is_built() -> bool {
+    let stamp = stamp_of(&prefix_of(source::PINNED));
+    fs::read_to_string(stamp).is_ok_and(|text| text == recipe(None))
 }
 
 fn system(version: String) -> RdmaCore {
@@ -148,14 +168,13 @@ fn release(library: &str) -> Option<String> {
     }
 }
 
-const NEEDED: [packages::Package; 7] = [
+const TO_BUILD: [Package; 6] = [
     packages::CC,
     packages::PKG_CONFIG,
     packages::CMAKE,
     packages::BUILD_TOOL,
     packages::LIBNL,
     packages::LIBNL_ROUTE,
-    packages::PIP,
 ];
 
 fn prefix_of(name: &str) -> PathBuf {
@@ -216,7 +235,6 @@ fn built(tree: &Tree) -> Result<RdmaCore> {
     if made && tree.pinned {
         return Ok(done);
     }
-    packages::ensure(&NEEDED[..6])?;
     if !made {
         let _ = fs::remove_dir_all(&prefix);
         let _ = fs::remove_dir_all(&build);

@@ -28,9 +28,7 @@ pub struct Test {
 }
 
 /// What `test` needs beside what building rdma-core needs.
-const NEEDED: [packages::Package; 7] = [
-    packages::CC,
-    packages::PKG_CONFIG,
+const NEEDED: [packages::Package; 5] = [
     packages::PIP,
     packages::LIBIBVERBS,
     packages::IBVERBS_UTILS,
@@ -40,7 +38,7 @@ const NEEDED: [packages::Package; 7] = [
 
 /// Makes sure that the system has what the tests use.
 pub fn install_needed() -> Result<()> {
-    packages::ensure(&NEEDED)
+    packages::ensure(&[&rdma_core::needed(Choice::Auto)[..], &NEEDED].concat())
 }
 
 /// Runs the tests and prints the closing line.
@@ -70,7 +68,6 @@ pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
     if arguments.hardware {
         let devices = hardware::require()?;
         println!("EFA devices: {}", devices.join(", "));
-        packages::ensure(&[packages::CC, packages::PKG_CONFIG])?;
     } else {
         install_needed()?;
     }
