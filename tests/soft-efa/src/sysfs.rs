@@ -162,6 +162,11 @@ impl Device<'_> {
         ] {
             file(pci, name, line)?;
         }
+        // No memory of the machine is behind it: 13 regions without a place.
+        fs::write(
+            pci.join("resource"),
+            format!("0x{0:016x} 0x{0:016x} 0x{0:016x}\n", 0).repeat(13),
+        )?;
         file(pci, "numa_node", &node.to_string())?;
         let (mask, list) = local_cpus(
             node,
@@ -179,6 +184,7 @@ impl Device<'_> {
 
     fn id_files(&self, pci: &Path, profile: Profile, suffix: &str) -> io::Result<()> {
         let id = profile.pci_device;
+        fs::write(pci.join(format!("config{suffix}")), config_space(id))?;
         let modalias =
             format!("pci:v{PCI_VENDOR:08X}d{id:08X}sv{PCI_VENDOR:08X}sd{id:08X}bc02sc00i00");
         file(pci, &format!("device{suffix}"), &format!("0x{id:04x}"))?;
@@ -233,6 +239,24 @@ impl Device<'_> {
         file(&port.join("pkeys"), "0", "0xffff")?;
         file(&port.join("gid_attrs/types"), "0", "IB/RoCE v1")
     }
+}
+
+/// The configuration space that PCI tools read: a network controller without anything behind it.
+fn config_space(id: u16) -> [u8; 256] {
+    let mut config = [0; 256];
+    for (at, word) in [
+        (0x00, PCI_VENDOR),
+        (0x02, id),
+        // Memory space and bus mastering are on.
+        (0x04, 0x0006),
+        // Class 02: network controller.
+        (0x0a, 0x0200),
+        (0x2c, PCI_VENDOR),
+        (0x2e, id),
+    ] {
+        config[at..at + 2].copy_from_slice(&word.to_le_bytes());
+    }
+    config
 }
 
 /// `fe80:0000:…`: the kernel's way of writing GIDs and GUIDs.

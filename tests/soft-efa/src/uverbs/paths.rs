@@ -23,7 +23,13 @@ pub enum Route {
 }
 
 /// Files whose contents depend on the hardware that a libefa knows.
-const IDENTIFYING: [&[u8]; 4] = [b"modalias", b"device", b"subsystem_device", b"uevent"];
+const IDENTIFYING: [&[u8]; 5] = [
+    b"modalias",
+    b"device",
+    b"subsystem_device",
+    b"uevent",
+    b"config",
+];
 
 /// Where `path` leads. Cheap for paths that are none of ours.
 pub fn route(path: &[u8]) -> Route {
