@@ -523,7 +523,8 @@ impl<M: Clone, A> Flow<M, A> {
         vendor_status: u32,
         out: Option<&mut Vec<Completion>>,
     ) {
-        let mut offset = None;
+        // Without a plan it is one request, which begins where the transfer does.
+        let mut offset = Some(0);
         if let Some(planned) = self.plans.get_mut(slot as usize).filter(|p| p.active) {
             let index = request_index(wr_id, planned.plan.position());
             if vendor_status == 0 {

@@ -1,6 +1,7 @@
 //! How the processes of a test talk to each other.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -44,6 +45,20 @@ impl Channel {
             .context("the other process of the test can't be told")
     }
 
+    /// The next message if one is there already.
+    pub fn try_recv<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        let mut poll = libc::pollfd {
+            fd: self.stream.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry, valid for the call.
+        match unsafe { libc::poll(&mut poll, 1, 0) } {
+            0 => Ok(None),
+            _ => self.recv().map(Some),
+        }
+    }
+
     /// Waits for the next message.
     pub fn recv<T: DeserializeOwned>(&self) -> Result<T> {
         let mut stream = &self.stream;
@@ -77,7 +92,8 @@ mod tests {
         a.send(&"one").unwrap();
         a.send(&vec![1u8; 70]).unwrap();
         assert_eq!(b.recv::<String>().unwrap(), "one");
-        assert_eq!(b.recv::<Vec<u8>>().unwrap(), [1; 70]);
+        assert_eq!(b.try_recv::<Vec<u8>>().unwrap(), Some(vec![1; 70]));
+        assert_eq!(b.try_recv::<String>().unwrap(), None);
         drop(a);
         assert!(b.recv::<String>().is_err());
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ pub struct Process {
     channel: Option<Channel>,
     finished: bool,
     /// Whatever must outlive the process: the run directory of its devices.
-    _keep: Vec<soft_efa::launch::Run>,
+    keep: Vec<soft_efa::launch::Run>,
 }
 
 /// The command that runs `test` again, in `role`.
@@ -127,13 +128,18 @@ impl Process {
             output,
             channel: None,
             finished: false,
-            _keep: keep,
+            keep,
         })
     }
 
     /// The process's id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The run directory of its own devices, if it has any.
+    pub(crate) fn run_dir(&self) -> Option<&Path> {
+        self.keep.first().map(soft_efa::launch::Run::dir)
     }
 
     /// The line to the process.

@@ -122,6 +122,15 @@ impl Test {
         self.spawn_wrapped(role, options, &[])
     }
 
+    /// The same for one of several processes in the same role; [`Test::index`] tells it which.
+    pub fn spawn_index_under(&self, role: &str, index: u32, options: &str) -> Result<Process> {
+        let options: Options = options.parse().context("the process's options")?;
+        let mut command = child::again(self.name, role)?;
+        command.env(INDEX_VAR, index.to_string());
+        let run = soft::put_on(&options, &mut command)?;
+        Process::start_role(role, &mut command, vec![run])
+    }
+
     /// The same, where the process is started by another program: for example
     /// `["ip", "netns", "exec", "a"]`.
     pub fn spawn_wrapped(&self, role: &str, options: &str, outer: &[&str]) -> Result<Process> {
@@ -255,12 +264,13 @@ impl Test {
         Ok(Client::own()?)
     }
 
-    /// A control connection to soft-efa in another process of the same run.
+    /// A control connection to soft-efa in another process.
     pub fn ctl_of(&self, process: &Process) -> Result<Client> {
-        let Some(dir) = soft::soft_efa_dir() else {
+        let own = soft::soft_efa_dir();
+        let Some(dir) = process.run_dir().or(own.as_deref()) else {
             bail!("not on soft-efa");
         };
-        Ok(Client::connect(&dir, process.id())?)
+        Ok(Client::connect(dir, process.id())?)
     }
 }
 

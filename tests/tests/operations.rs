@@ -1,0 +1,254 @@
+//! Operations: one completion each, of any size, fair to each other.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use anyhow::ensure;
+use efa_tests::{Pair, done, ended, run, under};
+use efa_transport::{Completion, Config, EndpointAddress, Error, Kind, OperationId};
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+#[test]
+fn an_operation_completes_once_whatever_the_number_of_its_requests() {
+    under("max-rdma-size=4096").run(|t| {
+        let mut pair = Pair::new(t, Config::default())?;
+        let mut rng = t.rng();
+        let mut open = Vec::new();
+        for tag in 0..50u64 {
+            let length = rng.below(100_000) as usize;
+            let bytes = rng.bytes(length + 1);
+            let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; length + 1])?);
+            let put = tag % 2 == 0;
+            let id = if put {
+                pair.a.put(
+                    pair.ab,
+                    source.slice(..length as u64)?,
+                    target.remote()?,
+                    tag,
+                )?
+            } else {
+                pair.a.get(
+                    pair.ab,
+                    target.slice(..length as u64)?,
+                    source.remote()?.slice(..length as u64)?,
+                    tag,
+                )?
+            };
+            open.push((id, put, bytes, source, target, length as u64));
+        }
+        let mut all: Vec<Completion> = Vec::new();
+        while all.len() < open.len() {
+            all.push(pair.a.wait_any(PATIENCE)?);
+        }
+        // Nothing comes after that.
+        std::thread::sleep(Duration::from_millis(50));
+        pair.a.poll(&mut all)?;
+        let ids: HashSet<OperationId> = all.iter().map(|completion| completion.operation).collect();
+        ensure!(
+            ids.len() == open.len() && all.len() == open.len(),
+            "{} of {}",
+            ids.len(),
+            all.len()
+        );
+        for completion in all {
+            let (id, put, bytes, _, target, length) = &open[completion.tag as usize];
+            ensure!(completion.operation == *id && completion.peer == Some(pair.ab));
+            ensure!(completion.kind == if *put { Kind::Put } else { Kind::Get });
+            ensure!(completion.bytes == *length, "{completion:?}");
+            completion.result?;
+            ensure!(target.to_vec(..length)? == bytes[..*length as usize]);
+        }
+        let again = pair.a.wait(open[0].0, PATIENCE);
+        ensure!(
+            matches!(again, Err(Error::UnknownOperation(id)) if id == open[0].0),
+            "{again:?}"
+        );
+        ensure!(matches!(
+            pair.a.wait_any(PATIENCE),
+            Err(Error::NothingToWaitFor)
+        ));
+        let stats = pair.a.stats();
+        ensure!(stats.operations == 50 && stats.failed == 0, "{stats:?}");
+        ensure!(
+            stats.bytes == open.iter().map(|open| open.5).sum::<u64>(),
+            "{stats:?}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_list_of_pairs_is_one_operation() {
+    under("max-rdma-size=4096").run(|t| {
+        let mut pair = Pair::new(t, Config::default())?;
+        let bytes = t.rng().bytes(50_000);
+        let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; 50_000])?);
+        // Scattered, in another order, some of them empty.
+        let pieces = [
+            (0u64, 20_000u64, 100u64),
+            (40_000, 0, 5000),
+            (30_000, 100, 1),
+            (5, 5, 0),
+        ];
+        let mut pairs = Vec::new();
+        for (from, to, length) in pieces {
+            pairs.push((
+                source.slice(from..from + length)?,
+                target.remote()?.slice(to..to + length)?,
+            ));
+        }
+        let put = pair.a.put_list(pair.ab, &pairs, 9)?;
+        let completion = done(&mut pair.a, put)?;
+        ensure!(
+            completion.tag == 9 && completion.bytes == 5101,
+            "{completion:?}"
+        );
+        let got = target.to_vec(..)?;
+        let mut expected = vec![0; 50_000];
+        for (from, to, length) in pieces {
+            let (from, to, length) = (from as usize, to as usize, length as usize);
+            expected[to..to + length].copy_from_slice(&bytes[from..from + length]);
+        }
+        ensure!(got == expected);
+        let empty = pair.a.put_list(pair.ab, &[], 0);
+        ensure!(matches!(empty, Err(Error::EmptyList)), "{empty:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn waiting_with_a_deadline_leaves_the_operation_alone() {
+    under("max-rdma-size=4096").run(|t| {
+        let mut pair = Pair::new(t, Config::default())?;
+        let (source, target) = (pair.region(&[5; 100])?, pair.region(&[0; 100])?);
+        t.ctl()?.pause()?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let short = Duration::from_millis(50);
+        let waited = pair.a.wait(put, Some(short));
+        ensure!(
+            matches!(waited, Err(Error::TimedOut(told)) if told == short),
+            "{waited:?}"
+        );
+        let waited = pair.a.wait_any(Some(short));
+        ensure!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+        t.ctl()?.resume()?;
+        done(&mut pair.a, put)?;
+        ensure!(target.to_vec(..)? == [5; 100]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_transfer_flows_through_a_queue_of_the_smallest_depth() {
+    under("max-rdma-size=4096").run(|t| {
+        let config = Config {
+            send_depth: 1,
+            receive_depth: 1,
+            ..Config::default()
+        };
+        let mut pair = Pair::new(t, config)?;
+        let depth = pair.a.depth();
+        let bytes = t.rng().bytes(1_000_000);
+        let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; bytes.len()])?);
+        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        done(&mut pair.a, put)?;
+        ensure!(target.to_vec(..)? == bytes);
+        let stats = pair.a.stats();
+        ensure!(stats.requests == 1_000_000u64.div_ceil(4096), "{stats:?}");
+        ensure!(stats.depth_high_water <= depth, "{stats:?}");
+        let back = pair.region(&vec![0; bytes.len()])?;
+        let get = pair.a.get(pair.ab, &back, target.remote()?, 0)?;
+        done(&mut pair.a, get)?;
+        ensure!(back.to_vec(..)? == bytes);
+        Ok(())
+    });
+}
+
+/// The bound: requests that are posted between the start of a short operation and its completion,
+/// while a long one wants all the room. The short one waits for at most one turn of the long one
+/// (`quantum`) to be posted, and then takes its time in the device, while what it overtakes or
+/// meets there, a queue full at most, is replaced.
+#[test]
+fn a_long_put_does_not_starve_a_short_one() {
+    under("max-rdma-size=4096").run(|t| {
+        let config = Config {
+            send_depth: 64,
+            ..Config::default()
+        };
+        let bound = u64::from(config.quantum) + 4 * u64::from(config.send_depth);
+        let mut pair = Pair::new(t, config)?;
+        const LONG: usize = 24 << 20;
+        let source = pair.region(&vec![1; LONG])?;
+        let target = pair.region(&vec![0; LONG])?;
+        let (small, other) = (pair.region(&[2; 8])?, pair.region(&[0; 8])?);
+        let long = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        for round in 0..5 {
+            for _ in 0..20 {
+                pair.a.poll(&mut Vec::new())?;
+            }
+            let before = pair.a.stats().requests;
+            let short = pair.a.put(pair.ab, &small, other.remote()?, 1)?;
+            done(&mut pair.a, short)?;
+            let meanwhile = pair.a.stats().requests - before;
+            ensure!(
+                meanwhile <= bound,
+                "round {round}: {meanwhile} requests, the bound is {bound}"
+            );
+        }
+        ensure!(
+            pair.a.operations() == 1,
+            "the long one was over before the test"
+        );
+        done(&mut pair.a, long)?;
+        ensure!(other.to_vec(..)? == [2; 8]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_answer_holds_up_nobody_else() {
+    under("max-rdma-size=4096 faults=timeout=1s,cut=out:127.0.0.77").run(|t| {
+        let mut pair = Pair::new(t, Config::default())?;
+        // A device that no packet reaches.
+        let gid = soft_efa::gid::gid_of("127.0.0.77".parse()?);
+        let gid = efa_transport::Gid::from_bytes(gid);
+        let nobody = pair.a.connect(EndpointAddress::new(gid, 999, 0x4242)?)?;
+        let (source, target) = (pair.region(&[1; 40_000])?, pair.region(&[0; 40_000])?);
+        let lost = pair.a.put(nobody, &source, target.remote()?, 0)?;
+        for _ in 0..20 {
+            pair.works(&[3; 30_000])?;
+        }
+        // Those were done while the lost one still waited: it ends by the device's patience.
+        let failure = ended(&mut pair.a, lost)?.result.unwrap_err();
+        let status = failure.vendor_status();
+        ensure!(status == Some(15), "{failure}");
+        ensure!(
+            failure
+                .peer_address()
+                .is_some_and(|address| address.gid() == gid),
+            "{failure}"
+        );
+        pair.works(&[4; 30_000])
+    });
+}
+
+#[test]
+fn both_directions_at_once_do_not_mix() {
+    run(|t| {
+        t.need(efa_verbs::Capabilities::RDMA_READ | efa_verbs::Capabilities::RDMA_WRITE)?;
+        let mut pair = Pair::new(t, Config::default())?;
+        let mut rng = t.rng();
+        for _ in 0..10 {
+            let (x, y) = (rng.bytes(70_000), rng.bytes(70_000));
+            let (source_a, source_b) = (pair.region(&x)?, pair.region(&y)?);
+            let (target_a, target_b) = (pair.region(&[0; 70_000])?, pair.region(&[0; 70_000])?);
+            let there = pair.a.put(pair.ab, &source_a, target_b.remote()?, 0)?;
+            let back = pair.b.put(pair.ba, &source_b, target_a.remote()?, 0)?;
+            done(&mut pair.a, there)?;
+            done(&mut pair.b, back)?;
+            ensure!(target_a.to_vec(..)? == y && target_b.to_vec(..)? == x);
+        }
+        Ok(())
+    });
+}
