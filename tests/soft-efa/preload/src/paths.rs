@@ -126,6 +126,56 @@ fn stream_of(index: u32, mode: *const c_char) -> *mut c_void {
     unsafe { libc::fdopen(fd, mode) }.cast()
 }
 
+/// Defines the variants of `glob`, whose C library looks at directories by itself: the pattern is
+/// replaced, and the results are put back in the program's terms.
+macro_rules! globbing {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            pattern: *const c_char,
+            flags: c_int,
+            on_error: Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
+            found: *mut libc::glob_t,
+        ) -> c_int {
+            let replacement = match target(pattern) {
+                Target::Other(replacement) => Some(replacement),
+                Target::Real | Target::Device(_) => None,
+            };
+            let pattern = replacement.as_ref().map_or(pattern, |other| other.as_ptr());
+            let result = call_next!($name(
+                pattern => *const c_char,
+                flags => c_int,
+                on_error => Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>,
+                found => *mut libc::glob_t
+            ) -> c_int, libc::GLOB_ABORTED);
+            if result == 0 && replacement.is_some() {
+                show_found(found, flags);
+            }
+            result
+        }
+    )*};
+}
+
+globbing! { glob glob64 }
+
+fn show_found(found: *mut libc::glob_t, flags: c_int) {
+    // SAFETY: the call that filled the struct succeeded.
+    let found = unsafe { &*found };
+    let skip = if flags & libc::GLOB_DOOFFS != 0 {
+        found.gl_offs
+    } else {
+        0
+    };
+    for index in skip..skip + found.gl_pathc {
+        // SAFETY: the vector has `gl_offs + gl_pathc` places.
+        let path = unsafe { *found.gl_pathv.add(index) };
+        if let Some(visible) = bytes_of(path).and_then(|bytes| aside(|| uverbs::unroute(bytes))) {
+            // Shorter than what it replaces, and in the same place.
+            copy_over(path, &visible);
+        }
+    }
+}
+
 /// Defines the variants of `realpath`: what comes out must be a path that the program can use
 /// and that looks like the one it asked for.
 macro_rules! resolving {

@@ -131,12 +131,16 @@ fn for_older(run: &RunInfo, mut target: Vec<u8>) -> Option<Vec<u8>> {
     exists.then_some(target)
 }
 
-/// What the program should see in place of `resolved`, which `realpath` made from a path of its
+/// What the program should see in place of `resolved`, which the C library made from a path of its
 /// own that was routed elsewhere.
 pub fn unroute(resolved: &[u8]) -> Option<Vec<u8>> {
-    let rest = resolved.strip_prefix(process::run_dir()?.as_os_str().as_bytes())?;
+    unroute_in(process::run()?, resolved)
+}
+
+fn unroute_in(run: &RunInfo, resolved: &[u8]) -> Option<Vec<u8>> {
+    let rest = resolved.strip_prefix(run.dir.as_os_str().as_bytes())?;
     let visible = rest.strip_prefix(b"/")?;
-    is_below(visible, SYS.as_bytes()).then(|| rest.to_vec())
+    (is_below(visible, SYS.as_bytes()) || is_below(visible, DEV.as_bytes())).then(|| rest.to_vec())
 }
 
 fn number(text: &[u8]) -> Option<u32> {
@@ -191,6 +195,20 @@ mod tests {
         }
         assert_eq!(route_dev(&run, b"/dev/infinibandit"), Route::Real);
         assert_eq!(route_dev(&run, b"/dev/null"), Route::Real);
+    }
+
+    #[test]
+    fn results_are_put_back_in_the_programs_terms() {
+        let run = run();
+        let back = |path: &[u8]| unroute_in(&run, path);
+        assert_eq!(back(b"/tmp/run/sys/class"), Some(b"/sys/class".to_vec()));
+        assert_eq!(
+            back(b"/tmp/run/dev/infiniband/uverbs0"),
+            Some(b"/dev/infiniband/uverbs0".to_vec())
+        );
+        assert_eq!(back(b"/tmp/run/ctl"), None);
+        assert_eq!(back(b"/tmp/running/sys"), None);
+        assert_eq!(back(b"/sys/class"), None);
     }
 
     #[test]

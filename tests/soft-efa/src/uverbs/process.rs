@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -368,9 +368,4 @@ pub(crate) fn own_between(first: RawFd, last: u32) -> Vec<RawFd> {
 /// Whether the run offers attribute ioctls.
 pub(crate) fn offers_ioctl(process: &Process) -> bool {
     process.run.options.abi == Abi::Ioctl
-}
-
-/// The run directory, for the rewriting of paths.
-pub(crate) fn run_dir() -> Option<&'static Path> {
-    run().map(|run| run.dir.as_path())
 }

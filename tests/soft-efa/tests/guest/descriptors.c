@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "guest.h"
 
+#include <glob.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
@@ -21,6 +22,7 @@ int main(void)
 	struct ibv_context *context = open_first();
 	struct ibv_port_attr port;
 	struct stat info;
+	glob_t found;
 	int fd, copy, before, pair[2];
 
 	/* The device file looks like one, under each of its descriptors. */
@@ -31,6 +33,9 @@ int main(void)
 	CHECK(realpath("/sys/class/infiniband/efa_0/device", resolved));
 	CHECK(!strncmp(resolved, "/sys/devices/pciefa0:00/", 24));
 	CHECK(!access(resolved, F_OK));
+	CHECK(!glob("/dev/infiniband/uverbs*", 0, NULL, &found));
+	CHECK(found.gl_pathc == 1 && !strcmp(found.gl_pathv[0], "/dev/infiniband/uverbs0"));
+	globfree(&found);
 
 	/* The device lives as long as one of its descriptors. */
 	copy = dup(context->cmd_fd);
