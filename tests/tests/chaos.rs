@@ -370,7 +370,7 @@ impl Worker<'_> {
             "timeout=300ms,cut=in",
             "enomem=reg_mr:0",
         ];
-        self.t.set_faults(*self.rng.pick(&PLANS))
+        self.t.set_faults(self.rng.pick(&PLANS))
     }
 
     fn obey(&mut self, order: Order) -> Result<()> {
