@@ -1,5 +1,6 @@
 //! The commands of this workspace: `cargo xtask help` lists them.
 
+mod bench;
 mod build;
 mod ci;
 mod control;
@@ -46,6 +47,8 @@ enum Task {
     Demo(demo::Demo),
     /// Run every test; the last line has the counts.
     Test(test::Test),
+    /// Count and time posting and polling beside a C program; fail if a budget is exceeded.
+    Bench(bench::Bench),
     /// Run the README's two commands in a clean Debian 12 (as root, in target/fresh).
     Fresh(fresh::Fresh),
     /// Check the format, lints and documentation, then run every test.
@@ -83,6 +86,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Task::SoftEfa(args) => soft_efa::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Bench(args) => bench::run(&args),
         Task::Fresh(args) => fresh::run(&args),
         Task::Ci => ci::run(),
     }

@@ -1,0 +1,185 @@
+//! What was measured.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+/// What is measured: a letter, and what it stands for.
+pub const VARIANTS: [(&str, &str); 6] = [
+    ("a", "C, ibv_wr_* and ibv_start_poll"),
+    ("b", "C, ibv_wr_* and ibv_poll_cq"),
+    ("c", "session, requests only, libefa"),
+    ("d", "put to its completion, libefa"),
+    ("e", "session, requests only, direct"),
+    ("f", "put to its completion, direct"),
+];
+
+/// Requests per session.
+pub const BATCHES: [u32; 4] = [1, 4, 16, 64];
+
+/// Instructions per operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Count {
+    pub post: f64,
+    pub poll: f64,
+}
+
+impl Count {
+    fn of(&self, what: &str) -> f64 {
+        match what {
+            "post" => self.post,
+            "poll" => self.poll,
+            _ => self.post + self.poll,
+        }
+    }
+}
+
+/// One size of one program, or of one of the layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Speed {
+    pub bytes_per_second: f64,
+    /// Seconds.
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+}
+
+/// Everything.
+#[derive(Debug, Default)]
+pub struct Results {
+    pub rdma_core: String,
+    pub device: String,
+    counts: BTreeMap<(String, u32), Count>,
+    pub allocations_per_operation: Option<f64>,
+    pub bytes_per_peer: Option<f64>,
+    /// Instructions to post, by number of peers.
+    pub peers: BTreeMap<u32, f64>,
+    /// By variant and size.
+    pub speed: BTreeMap<(String, u32), Speed>,
+    /// Bytes per second of memcpy and UDP, by size.
+    pub plain: BTreeMap<(String, u32), f64>,
+}
+
+impl Results {
+    pub fn count(&mut self, variant: &str, batch: u32, count: Count) {
+        self.counts.insert((variant.to_owned(), batch), count);
+    }
+
+    pub fn counted(&self, variant: &str, batch: u32) -> Option<Count> {
+        self.counts.get(&(variant.to_owned(), batch)).copied()
+    }
+
+    /// A variant in relation to C.
+    pub fn ratio(&self, variant: &str, batch: u32, of: &str) -> Option<f64> {
+        let base = self.counted("a", batch)?.of(of);
+        Some(self.counted(variant, batch)?.of(of) / base)
+    }
+
+    /// Posting with the most peers in relation to posting with the fewest.
+    pub fn peers_ratio(&self) -> Option<f64> {
+        let (_, few) = self.peers.first_key_value()?;
+        let (_, many) = self.peers.last_key_value()?;
+        Some(many / few)
+    }
+
+    fn plain_speed(&self, what: &str, size: u32) -> Option<f64> {
+        self.plain.get(&(what.to_owned(), size)).copied()
+    }
+
+    /// The C program's throughput on soft-efa in relation to loopback UDP's.
+    pub fn soft_efa_of_udp(&self) -> Vec<(&'static str, f64)> {
+        [
+            ("bytes, 1 MiB writes", 1 << 20),
+            ("messages, 8-byte writes", 8),
+        ]
+        .into_iter()
+        .filter_map(|(what, size)| {
+            let speed = self.speed.get(&("a".to_owned(), size))?;
+            Some((
+                what,
+                speed.bytes_per_second / self.plain_speed("udp", size)?,
+            ))
+        })
+        .collect()
+    }
+
+    pub fn json(&self) -> Value {
+        let counts: Vec<_> = self
+            .counts
+            .iter()
+            .map(|((variant, batch), count)| {
+                json!({
+                    "variant": variant, "batch": batch, "post": count.post, "poll": count.poll,
+                    "post_ratio": self.ratio(variant, *batch, "post"),
+                    "poll_ratio": self.ratio(variant, *batch, "poll"),
+                    "both_ratio": self.ratio(variant, *batch, "both"),
+                })
+            })
+            .collect();
+        let speed: Vec<_> = self
+            .speed
+            .iter()
+            .map(|((variant, size), speed)| {
+                json!({
+                    "variant": variant, "size": size,
+                    "bytes_per_second": speed.bytes_per_second,
+                    "p50": speed.p50, "p99": speed.p99, "p999": speed.p999,
+                })
+            })
+            .collect();
+        let plain: Vec<_> = self
+            .plain
+            .iter()
+            .map(|((what, size), speed)| json!({ "what": what, "size": size, "bytes_per_second": speed }))
+            .collect();
+        json!({
+            "rdma_core": self.rdma_core,
+            "device": self.device,
+            "variants": VARIANTS.iter().copied().collect::<BTreeMap<_, _>>(),
+            "instructions": counts,
+            "allocations_per_operation": self.allocations_per_operation,
+            "bytes_per_peer": self.bytes_per_peer,
+            "post_by_peers": self.peers,
+            "speed": speed,
+            "plain": plain,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_to_the_same_batch_of_c() {
+        let mut results = Results::default();
+        results.count(
+            "a",
+            1,
+            Count {
+                post: 300.0,
+                poll: 100.0,
+            },
+        );
+        results.count(
+            "a",
+            16,
+            Count {
+                post: 200.0,
+                poll: 100.0,
+            },
+        );
+        results.count(
+            "e",
+            16,
+            Count {
+                post: 50.0,
+                poll: 40.0,
+            },
+        );
+        assert_eq!(results.ratio("e", 16, "post"), Some(0.25));
+        assert_eq!(results.ratio("e", 16, "poll"), Some(0.4));
+        assert_eq!(results.ratio("e", 16, "both"), Some(0.3));
+        assert_eq!(results.ratio("e", 1, "post"), None);
+    }
+}
