@@ -370,7 +370,8 @@ impl Worker<'_> {
             "timeout=300ms,cut=in",
             "enomem=reg_mr:0",
         ];
-        self.t.set_faults(self.rng.pick(&PLANS))
+        let plan: &str = self.rng.pick::<&str>(&PLANS);
+        self.t.set_faults(plan)
     }
 
     fn obey(&mut self, order: Order) -> Result<()> {
