@@ -12,10 +12,11 @@ use super::context::ObjectKind;
 use super::cq::{CqRequest, ExternalRing};
 use super::fds::Kind;
 use super::ioctl::{ANY_IN, Attrs, CONST, Carries, FLAGS, Spec, UHW, exactly, growing};
-use super::mr::MrMade;
 use super::process;
 use super::qp::QpRequest;
 use super::user::Out;
+
+mod memory;
 
 /// A method.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ impl Method {
     }
 }
 
-const fn out(min: u16) -> Carries {
+pub(super) const fn out(min: u16) -> Carries {
     Carries::Out { min }
 }
 
@@ -71,10 +72,10 @@ pub(crate) fn find(object_id: u16, method_id: u16) -> Option<Method> {
         (object::QP, 1) => Method::plain(QP_DESTROY, qp_destroy),
         (object::AH, 0) => Method::plain(AH_DESTROY, ah_destroy),
         (object::MR, 1) => Method::plain(MR_DESTROY, mr_destroy),
-        (object::MR, 3) => Method::plain(MR_QUERY, mr_query),
-        (object::MR, 4) => Method::plain(MR_REG_DMABUF, mr_reg_dmabuf),
-        (object::MR, 5) => Method::plain(MR_REG, mr_reg),
-        (object::MR, DRIVER_NS) => Method::plain(EFA_MR_QUERY, efa_mr_query),
+        (object::MR, 3) => Method::plain(memory::MR_QUERY, memory::mr_query),
+        (object::MR, 4) => Method::plain(memory::MR_REG_DMABUF, memory::mr_reg_dmabuf),
+        (object::MR, 5) => Method::plain(memory::MR_REG, memory::mr_reg),
+        (object::MR, DRIVER_NS) => Method::plain(memory::EFA_MR_QUERY, memory::efa_mr_query),
         (object::ASYNC_EVENT, 0) => Method::plain(ASYNC_EVENT_ALLOC, async_event_alloc),
         _ => return None,
     })
@@ -380,121 +381,6 @@ fn qp_create(attrs: &Attrs<'_>) -> Result<(), i32> {
         attrs.answer_handle(0, made.handle.into())
     };
     answer().inspect_err(|_| attrs.context.discard(ObjectKind::Qp, made.handle))
-}
-
-const MR_QUERY: &[Spec] = &[
-    Spec::must(0, Carries::Uses(ObjectKind::Mr)),
-    Spec::must(1, out(4)),
-    Spec::must(2, out(4)),
-    Spec::must(3, out(8)),
-    Spec::may(4, out(8)),
-];
-
-fn mr_query(attrs: &Attrs<'_>) -> Result<(), i32> {
-    let (key, length, iova) = {
-        let objects = attrs.context.objects();
-        let mr = objects.mr(attrs.handle(0))?;
-        (mr.key, mr.length, mr.iova)
-    };
-    attrs.answer(1, &key.to_ne_bytes())?;
-    attrs.answer(2, &key.to_ne_bytes())?;
-    attrs.answer(3, &length.to_ne_bytes())?;
-    attrs.answer(4, &iova.to_ne_bytes())
-}
-
-const MR_REG_DMABUF: &[Spec] = &[
-    Spec::must(0, Carries::NewHandle),
-    Spec::must(1, Carries::Uses(ObjectKind::Pd)),
-    Spec::must(2, exactly(8)),
-    Spec::must(3, exactly(8)),
-    Spec::must(4, exactly(8)),
-    Spec::must(5, exactly(4)),
-    Spec::must(6, FLAGS),
-    Spec::must(7, out(4)),
-    Spec::must(8, out(4)),
-];
-
-fn mr_reg_dmabuf(attrs: &Attrs<'_>) -> Result<(), i32> {
-    let flags = attrs.flags(6, commands::MR_FLAGS)?;
-    let fd = attrs.number32(5) as i32;
-    let made = attrs.context.reg_dmabuf_mr(
-        attrs.handle(1),
-        fd,
-        attrs.number(2),
-        attrs.number(3),
-        attrs.number(4),
-        flags,
-    )?;
-    hand_over_mr(attrs, made, 7, 8)
-}
-
-const MR_REG: &[Spec] = &[
-    Spec::must(0, Carries::NewHandle),
-    Spec::must(1, Carries::Uses(ObjectKind::Pd)),
-    Spec::may(2, Carries::Absent),
-    Spec::must(3, exactly(8)),
-    Spec::may(4, exactly(8)),
-    Spec::must(5, exactly(8)),
-    Spec::must(6, FLAGS),
-    Spec::may(7, Carries::RawFd),
-    Spec::may(8, exactly(8)),
-    Spec::must(9, out(4)),
-    Spec::must(10, out(4)),
-];
-
-fn mr_reg(attrs: &Attrs<'_>) -> Result<(), i32> {
-    const ADDR: u16 = 4;
-    const FD: u16 = 7;
-    const FD_OFFSET: u16 = 8;
-    const KNOWN: u32 = commands::MR_FLAGS | ((1 << 10) - 1);
-    let flags = attrs.flags(6, KNOWN)?;
-    let (pd, iova, length) = (attrs.handle(1), attrs.number(3), attrs.number(5));
-    let made = match (attrs.has(ADDR), attrs.has(FD), attrs.has(FD_OFFSET)) {
-        (true, false, false) => {
-            attrs
-                .context
-                .reg_mr(pd, attrs.number(ADDR), length, iova, flags, &[])?
-        }
-        (false, true, true) => attrs.context.reg_dmabuf_mr(
-            pd,
-            attrs.raw_fd(FD)?,
-            attrs.number(FD_OFFSET),
-            length,
-            iova,
-            flags,
-        )?,
-        _ => return Err(libc::EINVAL),
-    };
-    hand_over_mr(attrs, made, 9, 10)
-}
-
-fn hand_over_mr(attrs: &Attrs<'_>, made: MrMade, lkey: u16, rkey: u16) -> Result<(), i32> {
-    let answer = || {
-        attrs.answer(lkey, &made.key.to_ne_bytes())?;
-        attrs.answer(rkey, &made.key.to_ne_bytes())?;
-        attrs.answer_handle(0, made.handle.into())
-    };
-    answer().inspect_err(|_| attrs.context.discard(ObjectKind::Mr, made.handle))
-}
-
-const EFA_MR_QUERY: &[Spec] = &[
-    Spec::must(DRIVER_NS, Carries::Uses(ObjectKind::Mr)),
-    Spec::must(DRIVER_NS + 1, out(2)),
-    Spec::must(DRIVER_NS + 2, out(2)),
-    Spec::must(DRIVER_NS + 3, out(2)),
-    Spec::must(DRIVER_NS + 4, out(2)),
-];
-
-/// Which interconnect a region is reached through. soft-efa has one, number 0, for every use.
-fn efa_mr_query(attrs: &Attrs<'_>) -> Result<(), i32> {
-    let validity: u16 = {
-        let profile = attrs.context.device.profile();
-        1 | if profile.rdma_read { 2 } else { 0 } | if profile.rdma_write { 4 } else { 0 }
-    };
-    for id in 2..=4 {
-        attrs.answer(DRIVER_NS + id, &0u16.to_ne_bytes())?;
-    }
-    attrs.answer(DRIVER_NS + 1, &validity.to_ne_bytes())
 }
 
 const ASYNC_EVENT_ALLOC: &[Spec] = &[Spec::must(0, Carries::NewFd)];
