@@ -1,7 +1,8 @@
 //! Address handles: small numbers that stand for a GID inside a protection domain.
 
-use std::collections::HashMap;
 use std::net::Ipv4Addr;
+
+use rustc_hash::FxHashMap;
 
 #[derive(Clone, Copy, Debug)]
 struct Handle {
@@ -12,8 +13,8 @@ struct Handle {
 
 /// The address handles of a device.
 pub(super) struct AddressHandles {
-    by_number: HashMap<u16, Handle>,
-    by_address: HashMap<(u32, Ipv4Addr), u16>,
+    by_number: FxHashMap<u16, Handle>,
+    by_address: FxHashMap<(u32, Ipv4Addr), u16>,
     next: u16,
     limit: usize,
 }
@@ -21,8 +22,8 @@ pub(super) struct AddressHandles {
 impl AddressHandles {
     pub(super) fn new(limit: u32) -> Self {
         Self {
-            by_number: HashMap::new(),
-            by_address: HashMap::new(),
+            by_number: FxHashMap::default(),
+            by_address: FxHashMap::default(),
             next: 0,
             // 0xffff means "unknown" in a completion.
             limit: (limit as usize).min(0xffff),

@@ -1,8 +1,9 @@
 //! Completion queues: where completions are written, and how the program is told.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use super::CqSpec;
 use super::counters::Counters;
@@ -32,7 +33,7 @@ pub(super) struct CompletionQueue {
     pending: Vec<Pending>,
     held: Vec<(Pending, Instant)>,
     /// The latest send of each queue pair whose completion was written.
-    latest: HashMap<u16, u64>,
+    latest: FxHashMap<u16, u64>,
     last_doorbell: u32,
     /// The command number for which an event was raised.
     fired: Option<u8>,
@@ -71,7 +72,7 @@ impl CompletionQueue {
             produced: 0,
             pending: Vec::new(),
             held: Vec::new(),
-            latest: HashMap::new(),
+            latest: FxHashMap::default(),
             last_doorbell: 0,
             fired: None,
             armed: false,

@@ -82,7 +82,8 @@ pub(super) struct Hello {
 impl Flow {
     const FIRST_WINDOW: u64 = 256 << 10;
     const LEAST_WINDOW: u64 = 192 << 10;
-    const MOST_WINDOW: u64 = 1 << 20;
+    /// More would only push what is under way out of the processor's caches.
+    const MOST_WINDOW: u64 = 512 << 10;
     const FIRST_RTO: Duration = Duration::from_millis(10);
     const LEAST_RTO: Duration = Duration::from_millis(4);
     const MOST_RTO: Duration = Duration::from_millis(250);

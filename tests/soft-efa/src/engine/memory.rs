@@ -6,9 +6,10 @@
 //! process, or, where a sandbox refuses those, a detour through a memfd.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use rustc_hash::FxHashMap;
 
 use super::Owner;
 
@@ -78,7 +79,7 @@ pub(super) struct Region {
 
 /// The regions of a device by key.
 pub(super) struct Regions {
-    by_key: HashMap<u32, Region>,
+    by_key: FxHashMap<u32, Region>,
     last: u32,
     limit: usize,
 }
@@ -86,7 +87,7 @@ pub(super) struct Regions {
 impl Regions {
     pub(super) fn new(limit: u32, seed: u64) -> Self {
         Self {
-            by_key: HashMap::new(),
+            by_key: FxHashMap::default(),
             last: (seed as u32) & 0x00ff_ffff,
             limit: limit as usize,
         }

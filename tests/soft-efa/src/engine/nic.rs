@@ -1,10 +1,12 @@
 //! The device's tables, and one pass over everything that there is to do.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use super::ah::AddressHandles;
 use super::counters::Counters;
@@ -26,6 +28,8 @@ pub(super) enum Pace {
     Busy,
     /// A little.
     Light,
+    /// A few large packets: it pays to let some more gather.
+    Bulk,
     /// Nothing; the next thing that is due by itself is due then.
     Idle {
         /// When.
@@ -116,7 +120,7 @@ impl Env {
 /// A device.
 pub(super) struct Nic {
     env: Env,
-    qps: HashMap<u16, QueuePair>,
+    qps: FxHashMap<u16, QueuePair>,
     qps_made: u64,
     paused: bool,
     allocations: [u64; 6],
@@ -127,6 +131,11 @@ pub(super) struct Nic {
 }
 
 impl Nic {
+    /// Bytes of a pass that came to bulk data,
+    const BULK: u64 = 32 << 10;
+    /// and of one that was worth its while.
+    const LARGE_PASS: u64 = 320 << 10;
+
     pub(super) fn new(config: EngineConfig) -> io::Result<Self> {
         if ip_of(&config.gid) != Some(config.ip) {
             return Err(io::Error::new(
@@ -157,7 +166,7 @@ impl Nic {
                 cqs: Vec::new(),
                 dirty: Vec::new(),
             },
-            qps: HashMap::new(),
+            qps: FxHashMap::default(),
             qps_made: u64::from(config.device_index) << 32,
             paused: false,
             allocations: [0; 6],
@@ -335,6 +344,7 @@ impl Nic {
         }
         let now = Instant::now();
         let mut work = 0;
+        let bytes = self.env.counters.bytes_sent + self.env.counters.bytes_received;
 
         let mut budget = self.fetch_budget(now);
         let unlimited = budget == usize::MAX;
@@ -367,8 +377,11 @@ impl Nic {
         self.env.flush_completions(Some(now));
         self.env.raise_events();
 
-        if work >= 16 {
+        let bytes = self.env.counters.bytes_sent + self.env.counters.bytes_received - bytes;
+        if bytes >= Self::LARGE_PASS || (work >= 16 && bytes < Self::BULK) {
             Pace::Busy
+        } else if bytes >= Self::BULK {
+            Pace::Bulk
         } else if work > 0 || !self.env.dirty.is_empty() {
             Pace::Light
         } else {

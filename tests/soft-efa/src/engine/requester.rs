@@ -1,8 +1,9 @@
 //! The requesting half of a queue pair: from fetched requests to their completions.
 
-use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use super::QpKind;
 use super::entry::{Completion, Op, ReqId, SendEntry, Status};
@@ -41,11 +42,11 @@ struct Ending {
 #[derive(Default)]
 pub(super) struct Requester {
     flows: Vec<Flow>,
-    by_peer: HashMap<SocketAddrV4, usize>,
+    by_peer: FxHashMap<SocketAddrV4, usize>,
     listed: Vec<usize>,
     outstanding: usize,
     posted: u64,
-    limits: HashMap<Ipv4Addr, usize>,
+    limits: FxHashMap<Ipv4Addr, usize>,
     chosen: Vec<Sending>,
     spans: Vec<Span>,
     scratch: Vec<u8>,

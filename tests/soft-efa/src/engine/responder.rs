@@ -4,9 +4,11 @@
 //! is yet unseen. A packet that was seen before changes nothing, which is what makes delivery
 //! at-most-once, and nothing lands after the requester was told that its message is done.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use super::bits::Bits;
 use super::entry::{Completion, Op, Source, Status};
@@ -81,7 +83,7 @@ pub(super) enum Landing {
 /// The receiving side of a queue pair.
 #[derive(Default)]
 pub(super) struct Responder {
-    flows: HashMap<SocketAddrV4, Inflow>,
+    flows: FxHashMap<SocketAddrV4, Inflow>,
     dirty: Vec<SocketAddrV4>,
     reads: Vec<ReadReply>,
     /// Receives whose message was given up by its sender.

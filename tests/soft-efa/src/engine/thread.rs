@@ -114,8 +114,12 @@ impl Shared {
         // SAFETY: sets an attribute of this thread only.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         let mut pacer = Pacer::new();
-        while !self.stop.load(Ordering::Acquire) {
+        loop {
             let pace = self.lock().pass();
+            // After the pass, which may have taken the knock that came with the flag.
+            if self.stop.load(Ordering::Acquire) {
+                break;
+            }
             if self.waiting.load(Ordering::Acquire) > 0 {
                 std::thread::sleep(Duration::from_micros(1));
             }
@@ -188,6 +192,7 @@ struct Pacer {
 
 impl Pacer {
     const SHORT: Duration = Duration::from_micros(20);
+    const GATHER: Duration = Duration::from_micros(50);
     /// Traffic this long ago still counts as going on.
     const WARM: Duration = Duration::from_millis(2);
     const LONGEST: Duration = Duration::from_millis(4);
@@ -207,6 +212,10 @@ impl Pacer {
             Pace::Light => {
                 self.last_work = now;
                 Rest::Sleep(Self::SHORT)
+            }
+            Pace::Bulk => {
+                self.last_work = now;
+                Rest::Sleep(Self::GATHER)
             }
             Pace::Idle { until } => {
                 let idle = now.saturating_duration_since(self.last_work);

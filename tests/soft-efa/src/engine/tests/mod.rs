@@ -4,5 +4,6 @@ mod faults;
 mod formats;
 mod garbage;
 mod rig;
+mod speed;
 mod status;
 mod transfer;
