@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{
     Access, Backing, CqSpec, Engine, EngineConfig, FaultPlan, MrSpec, QpChange, QpKind, QpSpec,
-    QpState,
+    QpState, TraceSink,
 };
 use crate::gid::gid_of;
 use crate::profile::{Profile, ProfileName};
@@ -51,6 +51,20 @@ pub struct Device {
 
 impl Device {
     pub fn with(last: u8, profile: ProfileName, faults: &str, seed: u64) -> Self {
+        let trace = std::env::var_os("SOFT_EFA_TEST_TRACE").map(|_| {
+            let sink: TraceSink = Arc::new(|line: &str| eprintln!("{line}"));
+            sink
+        });
+        Self::traced(last, profile, faults, seed, trace)
+    }
+
+    pub fn traced(
+        last: u8,
+        profile: ProfileName,
+        faults: &str,
+        seed: u64,
+        trace: Option<TraceSink>,
+    ) -> Self {
         let ip = Ipv4Addr::new(127, 0, 7, last);
         let profile = Profile::of(profile);
         let engine = Engine::start(EngineConfig {
@@ -60,10 +74,7 @@ impl Device {
             profile,
             seed,
             faults: faults.parse::<FaultPlan>().unwrap(),
-            trace: std::env::var_os("SOFT_EFA_TEST_TRACE").map(|_| {
-                let sink: crate::engine::TraceSink = Arc::new(|line: &str| eprintln!("{line}"));
-                sink
-            }),
+            trace,
             max_rdma_size: profile.max_rdma_size,
             mtu: profile.mtu,
         })
@@ -411,7 +422,12 @@ pub struct Pair {
 impl Pair {
     pub fn with(net: u8, faults: &str, seed: u64, options: QpOptions) -> Self {
         let a = Device::with(net, ProfileName::P5en, faults, seed);
-        let b = Device::with(net + 1, ProfileName::P5en, faults, seed);
+        Self::of(a, net + 1, faults, seed, options)
+    }
+
+    /// A given device and another one.
+    pub fn of(a: Device, last: u8, faults: &str, seed: u64, options: QpOptions) -> Self {
+        let b = Device::with(last, ProfileName::P5en, faults, seed);
         let (to_b, to_a) = (a.handle(&b), b.handle(&a));
         let qa = Qp::unconnected(&a, options);
         let qb = Qp::unconnected(&b, options);
