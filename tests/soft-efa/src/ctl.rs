@@ -143,6 +143,11 @@ impl Client {
         self.numbers("objects")
     }
 
+    /// How many objects of each kind live on one device in the process.
+    pub fn objects_of(&mut self, device: &str) -> Result<BTreeMap<String, u64>, CtlError> {
+        self.numbers(&format!("objects {device}"))
+    }
+
     /// Replaces the fault plan of every device of the process.
     pub fn set_faults(&mut self, spec: &str) -> Result<(), CtlError> {
         self.request(&format!("faults {spec}")).map(drop)

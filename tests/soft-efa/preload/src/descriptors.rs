@@ -60,6 +60,9 @@ extern "C" fn closefrom(first: c_int) {
 
 /// After a successful duplication that involves a descriptor of ours.
 fn duplicated(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && old != new {
+        uverbs::netlink::duplicated(old, new);
+    }
     if new >= 0 && (uverbs::is_marked(old) || uverbs::is_marked(new)) {
         aside(|| uverbs::duplicated(old, new));
     }

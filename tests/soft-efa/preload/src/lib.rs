@@ -12,6 +12,7 @@
 ))]
 
 mod descriptors;
+mod netlink;
 mod next;
 mod paths;
 mod stats;

@@ -240,15 +240,5 @@ fn copy_out(bytes: &[u8], room: *mut c_char) -> *mut c_char {
     place
 }
 
-/// RDMA netlink answers for the host's own devices; without it libibverbs looks at our tree.
-#[unsafe(no_mangle)]
-extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    const NETLINK_RDMA: c_int = 20;
-    if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && aside(uverbs::prepare) {
-        return fail(libc::EPROTONOSUPPORT, -1);
-    }
-    call_next!(socket(domain => c_int, kind => c_int, protocol => c_int) -> c_int, -1)
-}
-
 /// The masks of `statx`, in terms of its C declaration.
 pub(crate) type StatxMask = c_uint;

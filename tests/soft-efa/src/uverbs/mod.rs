@@ -19,6 +19,7 @@ mod ioctl;
 mod libefa;
 mod methods;
 mod mr;
+pub mod netlink;
 mod paths;
 mod process;
 mod qp;
