@@ -192,31 +192,32 @@ impl<M: Clone, A> Flow<M, A> {
         memory: Option<&M>,
         link: u32,
     ) -> Result<(OperationId, &Peer<A>), Refused> {
-        if self.peers.get(peer).is_none() {
+        if !self.peers.knows(peer) {
             return Err(Refused::Peer(self.peers.gone(peer)));
         }
         if !self.credits.take() {
             self.stats.queue_full += 1;
             return Err(Refused::QueueFull);
         }
-        let Some(slot) = self
+        let status = match kind {
+            // Their end is more than the common one.
+            Kind::PutImmediate | Kind::Inquire => Status::Planned,
+            _ => Status::Posted,
+        };
+        let memory = memory.cloned();
+        let Some(id) = self
             .table
-            .insert(kind, peer, tag, length, memory.cloned(), link)
+            .insert(kind, status, Some(peer), tag, length, memory, link)
         else {
             self.credits.give();
             return Err(Refused::TableFull);
         };
-        // Checked above: this never fails, and the compiler sees as much.
-        let Some(entry) = self.peers.get_mut(peer) else {
+        // Looked up above: this never fails.
+        let Some(entry) = self.peers.entry_mut(peer.index()) else {
             return Err(Refused::Peer(Gone::Unknown));
         };
         entry.in_flight += 1;
-        let op = self.table.op_mut(slot);
-        if matches!(kind, Kind::PutImmediate | Kind::Inquire) {
-            // Its end is more than the common one.
-            op.status = Status::Planned;
-        }
-        Ok((OperationId(op.id), entry))
+        Ok((id, entry))
     }
 
     /// Takes back an operation that [`begin`](Self::begin) accepted and that was not posted.
@@ -225,7 +226,7 @@ impl<M: Clone, A> Flow<M, A> {
         let op = self.table.op_mut(slot);
         op.memory = None;
         op.pending = 0;
-        let peer = op.peer.index;
+        let peer = op.entry();
         self.credits.give();
         self.peers.operation_ended(peer);
         self.table.release(slot);
@@ -244,7 +245,7 @@ impl<M: Clone, A> Flow<M, A> {
         pieces: impl IntoIterator<Item = Piece<M>>,
     ) -> Result<OperationId, Refused> {
         let id = self.plan(kind, peer, tag, immediate, max, pieces)?;
-        self.turns.push(Class::Fresh, peer.index, id.slot());
+        self.turns.push(Class::Fresh, peer.index(), id.slot());
         Ok(id)
     }
 
@@ -276,8 +277,9 @@ impl<M: Clone, A> Flow<M, A> {
         }
         let slot = self
             .table
-            .insert(kind, peer, tag, 0, None, NONE)
-            .ok_or(Refused::TableFull)?;
+            .insert(kind, Status::Open, Some(peer), tag, 0, None, NONE)
+            .ok_or(Refused::TableFull)?
+            .slot();
         self.table.op_mut(slot).pending = 0;
         if self.plans.len() <= slot as usize {
             self.plans.resize_with(slot as usize + 1, Planned::new);
@@ -305,7 +307,7 @@ impl<M: Clone, A> Flow<M, A> {
         let op = self.table.op_mut(slot);
         op.length = length;
         op.status = Status::Open;
-        if let Some(entry) = self.peers.entry_mut(peer.index) {
+        if let Some(entry) = self.peers.entry_mut(peer.index()) {
             entry.in_flight += 1;
         }
         Ok(self.table.id(slot))
@@ -344,7 +346,7 @@ impl<M: Clone, A> Flow<M, A> {
         let op = self.table.op_mut(slot);
         let planned = &mut self.plans[slot as usize];
         let from = planned.plan.position();
-        let index = op.peer.index;
+        let index = op.entry();
         // The operation counts in its peer's `in_flight`, so the entry is still its own.
         let Some(peer) = self.peers.entry(index) else {
             return 0;
@@ -440,7 +442,7 @@ impl<M: Clone, A> Flow<M, A> {
             planned.plan.rewind(step.from);
             planned.held = false;
             op.status = Status::Open;
-            let peer = op.peer.index;
+            let peer = op.entry();
             let id = OperationId(op.id);
             self.starved.retain(|&other| other != id);
             if carried && step.requests > 0 {
@@ -476,46 +478,54 @@ impl<M: Clone, A> Flow<M, A> {
         vendor_status: u32,
         out: Option<&mut Vec<Completion>>,
     ) {
+        let (slot, op) = match self.table.single(wr_id) {
+            Some(found) if vendor_status == 0 => found,
+            _ => return self.complete_other(wr_id, vendor_status, out),
+        };
+        // One request, and it succeeded: what most operations of a busy program are.
+        let Some(out) = out else {
+            return self.complete_other(wr_id, vendor_status, None);
+        };
+        self.credits.give();
+        let length = op.length;
+        let peer = op.peer;
+        out.push(Completion {
+            operation: OperationId(wr_id),
+            tag: op.tag,
+            peer,
+            kind: op.kind,
+            bytes: length,
+            immediate: None,
+            result: Ok(()),
+        });
+        drop(op.memory.take());
+        self.table.release(slot);
+        if let Some(peer) = peer {
+            self.peers.succeeded(peer.index(), length);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn complete_other(
+        &mut self,
+        wr_id: u64,
+        vendor_status: u32,
+        out: Option<&mut Vec<Completion>>,
+    ) {
         let Some((slot, op)) = self.table.resolve(wr_id) else {
             self.stats.stale_completions += 1;
             return;
         };
         self.credits.give();
         op.pending -= 1;
-        if op.status != Status::Posted || vendor_status != 0 {
-            return self.complete_slow(slot, wr_id, vendor_status, out);
-        }
-        // One request, and it succeeded: what most operations of a busy program are.
-        let length = op.length;
-        let peer = op.peer;
-        drop(op.memory.take());
-        if let Some(entry) = self.peers.entry_mut(peer.index) {
-            entry.operations += 1;
-            entry.bytes += length;
-        }
-        self.peers.operation_ended(peer.index);
-        self.stats.operations += 1;
-        self.stats.bytes += length;
-        match out {
-            Some(out) => {
-                let op = self.table.op(slot);
-                out.push(Completion {
-                    operation: OperationId(op.id),
-                    tag: op.tag,
-                    peer: Some(peer),
-                    kind: op.kind,
-                    bytes: length,
-                    immediate: None,
-                    result: Ok(()),
-                });
-                self.table.release(slot);
-            }
-            None => self.table.park(slot),
+        if op.status == Status::Posted && vendor_status == 0 {
+            self.finish(slot, out);
+        } else {
+            self.complete_slow(slot, wr_id, vendor_status, out);
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn complete_slow(
         &mut self,
         slot: u32,
@@ -543,13 +553,15 @@ impl<M: Clone, A> Flow<M, A> {
         match self.table.op(slot).status {
             Status::Planned | Status::Failed => self.finish(slot, out),
             Status::Open => {
-                let peer = self.table.op(slot).peer;
+                let Some(peer) = self.table.op(slot).peer else {
+                    return;
+                };
                 let planned = &mut self.plans[slot as usize];
                 if planned.held {
                     planned.held = false;
                     // The last request may go now. It begins anew, so to speak: it must
                     // not wait behind streams.
-                    self.turns.push(Class::Fresh, peer.index, slot);
+                    self.turns.push(Class::Fresh, peer.index(), slot);
                     if self.peers.get(peer).is_none() {
                         self.interrupt(self.table.id(slot), FailureKind::Disconnected);
                     }
@@ -571,7 +583,7 @@ impl<M: Clone, A> Flow<M, A> {
         if matches!(op.status, Status::Parked | Status::Zombie | Status::Free) {
             return;
         }
-        let address = self.peers.entry(op.peer.index).map(|entry| entry.address);
+        let address = self.peers.entry(op.entry()).map(|entry| entry.address);
         let mut cause = Cause::new(kind, op.kind, address);
         cause.offset = offset;
         let keep = op
@@ -582,7 +594,7 @@ impl<M: Clone, A> Flow<M, A> {
             op.failure = Some(Box::new(cause));
         }
         if op.status == Status::Open {
-            self.turns.remove(op.peer.index, slot);
+            self.turns.remove(op.entry(), slot);
         }
         op.status = Status::Failed;
     }
@@ -591,7 +603,7 @@ impl<M: Clone, A> Flow<M, A> {
     fn finish(&mut self, slot: u32, out: Option<&mut Vec<Completion>>) {
         let landed = self.landed(slot);
         let op = self.table.op_mut(slot);
-        let index = op.peer.index;
+        let index = op.entry();
         match op.kind {
             Kind::Inquire => return self.end_inquiry(slot),
             Kind::PutImmediate => self.return_unused_grant(slot),
@@ -606,14 +618,17 @@ impl<M: Clone, A> Flow<M, A> {
                     entry.failures = entry.failures.saturating_add(1);
                 }
             }
-            None => {
-                self.stats.operations += 1;
-                self.stats.bytes += op.length;
-                if let Some(entry) = self.peers.entry_mut(index) {
+            None => match self.peers.entry_mut(index) {
+                // The endpoint's totals are the sum over its peers.
+                Some(entry) => {
                     entry.operations += 1;
                     entry.bytes += op.length;
                 }
-            }
+                None => {
+                    self.stats.operations += 1;
+                    self.stats.bytes += op.length;
+                }
+            },
         }
         self.device_done(slot);
         match out {
@@ -640,7 +655,7 @@ impl<M: Clone, A> Flow<M, A> {
             None => true,
         };
         if lost && posted {
-            let entry = op.peer.index;
+            let entry = op.entry();
             self.return_grant(entry);
         }
     }
@@ -657,7 +672,7 @@ impl<M: Clone, A> Flow<M, A> {
         let op = self.table.op_mut(slot);
         debug_assert_eq!(op.pending, 0);
         op.memory = None;
-        let index = op.peer.index;
+        let index = op.entry();
         if let Some(planned) = self.plans.get_mut(slot as usize)
             && planned.active
         {
@@ -672,7 +687,7 @@ impl<M: Clone, A> Flow<M, A> {
         let op = self.table.op_mut(slot);
         let failure = op.failure.take();
         let mut immediate = None;
-        if op.has_immediate {
+        if std::mem::take(&mut op.has_immediate) {
             immediate = self
                 .plans
                 .get_mut(slot as usize)
@@ -682,7 +697,7 @@ impl<M: Clone, A> Flow<M, A> {
         let completion = Completion {
             operation: OperationId(op.id),
             tag: op.tag,
-            peer: op.peer.some(),
+            peer: op.peer,
             kind: op.kind,
             bytes,
             immediate,
@@ -849,7 +864,7 @@ impl<M: Clone, A> Flow<M, A> {
                 let Some(slot) = self.table.find(id) else {
                     continue;
                 };
-                if self.table.op(slot).peer.index != entry {
+                if self.table.op(slot).entry() != entry {
                     self.starved.push_back(id);
                 } else if denied {
                     self.interrupt(id, FailureKind::NotGranted);
@@ -900,7 +915,7 @@ impl<M: Clone, A> Flow<M, A> {
             cause.bytes = landed;
             cause.in_flight = pending;
         }
-        let index = op.peer.index;
+        let index = op.entry();
         self.stats.failed += 1;
         if let Some(entry) = self.peers.entry_mut(index) {
             entry.failures = entry.failures.saturating_add(1);
@@ -953,10 +968,10 @@ impl<M: Clone, A> Flow<M, A> {
         if self.peers.get(peer).is_none() {
             return false;
         }
-        while let Some(slot) = self.turns.any_of(peer.index) {
+        while let Some(slot) = self.turns.any_of(peer.index()) {
             self.interrupt(self.table.id(slot), FailureKind::Disconnected);
         }
-        self.clear_grant(peer.index);
+        self.clear_grant(peer.index());
         self.peers.remove(peer, why)
     }
 
@@ -1002,18 +1017,17 @@ impl<M: Clone, A> Flow<M, A> {
         length: u64,
         memory: &M,
     ) -> Result<OperationId, Refused> {
-        let slot = self
-            .table
+        self.table
             .insert(
                 Kind::Receive,
-                PeerId::NOBODY,
+                Status::Posted,
+                None,
                 tag,
                 length,
                 Some(memory.clone()),
                 NONE,
             )
-            .ok_or(Refused::TableFull)?;
-        Ok(self.table.id(slot))
+            .ok_or(Refused::TableFull)
     }
 
     /// Takes back a receive that could not be posted.
@@ -1063,9 +1077,7 @@ impl<M: Clone, A> Flow<M, A> {
                 self.finish(slot, None);
                 // The sender is named only now: this operation never counted as one of
                 // its own, and must not end as one.
-                if let Some(peer) = peer {
-                    self.table.op_mut(slot).peer = peer;
-                }
+                self.table.op_mut(slot).peer = peer;
             }
         }
         true
@@ -1073,14 +1085,12 @@ impl<M: Clone, A> Flow<M, A> {
 
     /// Accepts an operation that waits for something other than a request.
     pub(crate) fn begin_waiting(&mut self, kind: Kind, tag: u64) -> Result<OperationId, Refused> {
-        let slot = self
+        let id = self
             .table
-            .insert(kind, PeerId::NOBODY, tag, 0, None, NONE)
+            .insert(kind, Status::Open, None, tag, 0, None, NONE)
             .ok_or(Refused::TableFull)?;
-        let op = self.table.op_mut(slot);
-        op.pending = 0;
-        op.status = Status::Open;
-        Ok(self.table.id(slot))
+        self.table.op_mut(id.slot()).pending = 0;
+        Ok(id)
     }
 
     /// The next part of an operation that the caller carries out itself, and its memory.
@@ -1124,7 +1134,7 @@ impl<M: Clone, A> Flow<M, A> {
         let slot = self.table.find(id)?;
         let planned = self.plans.get(slot as usize)?;
         let op = self.table.op(slot);
-        (op.status == Status::Open).then_some((op.kind, op.peer, planned.immediate))
+        (op.status == Status::Open).then_some((op.kind, op.peer?, planned.immediate))
     }
 
     /// Ends an operation that the caller carried out itself.
@@ -1144,6 +1154,9 @@ impl<M: Clone, A> Flow<M, A> {
     /// A snapshot of the counters.
     pub(crate) fn snapshot(&self) -> Stats {
         let mut stats = self.stats;
+        let (operations, bytes) = self.peers.totals();
+        stats.operations += operations;
+        stats.bytes += bytes;
         stats.depth_high_water = stats.depth_high_water.max(self.credits.high_water());
         stats
     }

@@ -8,7 +8,8 @@
 //!
 //! Layout of a request id, from the lowest bit: slot (20), generation (20), request
 //! within the operation (23), receive (1). An [`OperationId`] has the same low 40 bits and
-//! 24 more of the generation above them.
+//! 24 more of the generation above them; it is itself the request id of an operation that has
+//! only one, whose index says nothing.
 
 use std::fmt;
 
@@ -40,6 +41,12 @@ impl OperationId {
     #[inline]
     pub(crate) fn slot(self) -> u32 {
         (self.0 & SLOT_MASK) as u32
+    }
+
+    /// The id of the only request of an operation: all of its own.
+    #[inline]
+    pub(crate) fn only_request(self) -> u64 {
+        self.0
     }
 
     /// The id of this operation's request number `index`.
@@ -132,7 +139,7 @@ pub(crate) struct Op<M> {
     pub(crate) id: u64,
     pub(crate) tag: u64,
     pub(crate) length: u64,
-    pub(crate) peer: PeerId,
+    pub(crate) peer: Option<PeerId>,
     pub(crate) memory: Option<M>,
     pub(crate) failure: Option<Box<Cause>>,
     /// Requests with the device.
@@ -143,6 +150,14 @@ pub(crate) struct Op<M> {
     pub(crate) status: Status,
     /// Immediate data came with the message (kept beside the plan).
     pub(crate) has_immediate: bool,
+}
+
+impl<M> Op<M> {
+    /// The peer's entry, or [`NONE`].
+    #[inline]
+    pub(crate) fn entry(&self) -> u32 {
+        self.peer.map_or(NONE, PeerId::index)
+    }
 }
 
 /// All slots of an endpoint.
@@ -171,54 +186,60 @@ impl<M> Table<M> {
         }
     }
 
-    /// Puts an operation with one request into a free slot, as posted. `link` is kept for the
-    /// caller until the slot is parked or released.
-    #[inline]
+    /// Puts an operation with one request into a free slot. `link` is kept for the caller until
+    /// the slot is parked or released.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn insert(
         &mut self,
         kind: Kind,
-        peer: PeerId,
+        status: Status,
+        peer: Option<PeerId>,
         tag: u64,
         length: u64,
         memory: Option<M>,
         link: u32,
-    ) -> Option<u32> {
+    ) -> Option<OperationId> {
         let slot = self.free;
         let Some(op) = self.slots.get_mut(slot as usize) else {
-            return self.grow(kind, peer, tag, length, memory, link);
+            return self.grow(kind, status, peer, tag, length, memory, link);
         };
         self.free = op.link;
-        op.link = link;
         self.live += 1;
+        op.link = link;
         op.tag = tag;
         op.length = length;
         op.peer = peer;
-        // A free slot owns nothing: nothing is dropped here.
-        op.memory = memory;
+        // A free slot owns nothing, so there is nothing to drop: say so.
+        std::mem::forget(std::mem::replace(&mut op.memory, memory));
         op.pending = 1;
         op.kind = kind;
-        op.status = Status::Posted;
-        Some(slot)
+        op.status = status;
+        Some(OperationId(op.id))
     }
 
     #[cold]
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
     fn grow(
         &mut self,
         kind: Kind,
-        peer: PeerId,
+        status: Status,
+        peer: Option<PeerId>,
         tag: u64,
         length: u64,
         memory: Option<M>,
         link: u32,
-    ) -> Option<u32> {
+    ) -> Option<OperationId> {
         let slot = self.slots.len() as u32;
         if slot >= self.capacity {
             return None;
         }
+        // Generation 1: no request id is ever zero, which is what the device reports for
+        // writes that consumed no receive.
+        let id = (1 << SLOT_BITS) | u64::from(slot);
         self.slots.push(Op {
-            // Generation 1: no request id is ever zero, which is what the device reports
-            // for writes that consumed no receive.
-            id: (1 << SLOT_BITS) | u64::from(slot),
+            id,
             tag,
             length,
             peer,
@@ -228,11 +249,11 @@ impl<M> Table<M> {
             link,
             back: NONE,
             kind,
-            status: Status::Posted,
+            status,
             has_immediate: false,
         });
         self.live += 1;
-        Some(slot)
+        Some(OperationId(id))
     }
 
     /// Makes a slot free. What it owned must be gone already.
@@ -240,11 +261,10 @@ impl<M> Table<M> {
     pub(crate) fn release(&mut self, slot: u32) {
         let free = self.free;
         if let Some(op) = self.slots.get_mut(slot as usize) {
-            debug_assert!(op.memory.is_none() && op.failure.is_none() && op.pending == 0);
+            debug_assert!(op.memory.is_none() && op.failure.is_none());
             // Wraps after 2^44 uses of one slot.
             op.id = op.id.wrapping_add(1 << SLOT_BITS);
             op.status = Status::Free;
-            op.has_immediate = false;
             op.link = free;
             self.free = slot;
             self.live -= 1;
@@ -261,6 +281,15 @@ impl<M> Table<M> {
             return None;
         }
         Some((slot, op))
+    }
+
+    /// The operation of one request that this id is exactly of: what completions of a busy
+    /// program are. All others are for [`resolve`](Self::resolve).
+    #[inline(always)]
+    pub(crate) fn single(&mut self, wr_id: u64) -> Option<(u32, &mut Op<M>)> {
+        let slot = (wr_id & SLOT_MASK) as u32;
+        let op = self.slots.get_mut(slot as usize)?;
+        (op.id == wr_id && op.status == Status::Posted).then_some((slot, op))
     }
 
     /// The slot of a live operation.
@@ -367,7 +396,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn insert(table: &mut Table<u32>, tag: u64) -> Option<u32> {
-        table.insert(Kind::Put, PeerId::new(0, 0), tag, 0, None, NONE)
+        let peer = Some(PeerId::new(0, 1));
+        let id = table.insert(Kind::Put, Status::Posted, peer, tag, 0, None, NONE)?;
+        Some(id.slot())
     }
 
     fn finish(table: &mut Table<u32>, slot: u32) {

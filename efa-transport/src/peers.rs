@@ -1,6 +1,7 @@
 //! The peers of an endpoint: an address, a handle, and a few counters each.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use crate::address::EndpointAddress;
 use crate::ops::NONE;
@@ -10,23 +11,26 @@ use crate::ops::NONE;
 /// It is a plain number: it keeps nothing alive, and using it after the peer has gone is
 /// an error, never a mix-up with whoever took its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
+pub struct PeerId(NonZeroU64);
 
 impl PeerId {
-    /// Of operations that have no peer.
-    pub(crate) const NOBODY: PeerId = PeerId::new(NONE, 0);
-
+    /// One word, so that it is passed, stored and compared as one. A generation is never 0.
+    #[inline]
     pub(crate) const fn new(index: u32, generation: u32) -> Self {
-        Self { index, generation }
+        match NonZeroU64::new((generation as u64) << 32 | index as u64) {
+            Some(word) => Self(word),
+            None => Self(NonZeroU64::MAX),
+        }
     }
 
-    /// None for the peer of an operation that has none.
     #[inline]
-    pub(crate) fn some(self) -> Option<PeerId> {
-        (self.index != NONE).then_some(self)
+    pub(crate) const fn index(self) -> u32 {
+        self.0.get() as u32
+    }
+
+    #[inline]
+    pub(crate) const fn generation(self) -> u32 {
+        (self.0.get() >> 32) as u32
     }
 }
 
@@ -39,7 +43,7 @@ impl fmt::Debug for PeerId {
 /// `index.generation`
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.index, self.generation)
+        write!(f, "{}.{}", self.index(), self.generation())
     }
 }
 
@@ -62,6 +66,12 @@ pub enum Gone {
     /// Our own queue pair was rebuilt, so the peer knows an address that is gone.
     #[error("this endpoint was rebuilt, so the peer knows an outdated address of it")]
     Rebuilt,
+}
+
+/// The generation after this one; never 0.
+#[inline]
+fn after(generation: u32) -> u32 {
+    generation.wrapping_add(1).max(1)
 }
 
 /// One peer. `A` is the address handle.
@@ -110,7 +120,7 @@ impl<A> Peer<A> {
         Self {
             handle: None,
             address: EndpointAddress::NOBODY,
-            generation: 0,
+            generation: 1,
             in_flight: 0,
             operations: 0,
             bytes: 0,
@@ -151,6 +161,8 @@ pub(crate) struct Peers<A> {
     entries: Vec<Peer<A>>,
     free: u32,
     count: u32,
+    /// Operations and bytes of peers whose entries were used again.
+    past: (u64, u64),
 }
 
 impl<A> Peers<A> {
@@ -159,6 +171,7 @@ impl<A> Peers<A> {
             entries: Vec::new(),
             free: NONE,
             count: 0,
+            past: (0, 0),
         }
     }
 
@@ -179,12 +192,14 @@ impl<A> Peers<A> {
         let mut entry = Peer::new(new, generation, Some(Gone::NotReady));
         entry.installs = 1;
         self.entries[index as usize] = entry;
-        PeerId::new(index, generation.wrapping_add(1))
+        PeerId::new(index, after(generation))
     }
 
     /// A free entry; its generation counts on.
     fn place(&mut self) -> u32 {
         if let Some(entry) = self.entries.get(self.free as usize) {
+            self.past.0 += entry.operations;
+            self.past.1 += entry.bytes;
             return std::mem::replace(&mut self.free, entry.in_flight);
         }
         let index = self.entries.len() as u32;
@@ -194,8 +209,8 @@ impl<A> Peers<A> {
 
     /// The entry of a peer that is installed and not active yet.
     pub(crate) fn installed(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
-        self.entries.get_mut(id.index as usize).filter(|entry| {
-            entry.gone == Some(Gone::NotReady) && entry.generation.wrapping_add(1) == id.generation
+        self.entries.get_mut(id.index() as usize).filter(|entry| {
+            entry.gone == Some(Gone::NotReady) && after(entry.generation) == id.generation()
         })
     }
 
@@ -204,7 +219,7 @@ impl<A> Peers<A> {
         let Some(entry) = self.installed(id) else {
             return false;
         };
-        entry.generation = id.generation;
+        entry.generation = id.generation();
         entry.gone = None;
         self.count += 1;
         true
@@ -215,24 +230,52 @@ impl<A> Peers<A> {
         let Some(entry) = self.installed(id) else {
             return false;
         };
-        entry.generation = id.generation.wrapping_add(1);
+        entry.generation = after(id.generation());
         entry.gone = Some(Gone::Disconnected);
-        self.retire(id.index);
+        self.retire(id.index());
         true
     }
 
     /// The entry of a connected peer.
     #[inline]
     pub(crate) fn get(&self, id: PeerId) -> Option<&Peer<A>> {
-        let entry = self.entries.get(id.index as usize)?;
-        (entry.generation == id.generation).then_some(entry)
+        let entry = self.entries.get(id.index() as usize)?;
+        (entry.generation == id.generation()).then_some(entry)
+    }
+
+    /// Whether there is such a peer.
+    #[inline(always)]
+    pub(crate) fn knows(&self, id: PeerId) -> bool {
+        self.entries
+            .get(id.index() as usize)
+            .is_some_and(|entry| entry.generation == id.generation())
+    }
+
+    /// An operation to this peer of one request has succeeded.
+    #[inline(always)]
+    pub(crate) fn succeeded(&mut self, index: u32, bytes: u64) {
+        if let Some(entry) = self.entries.get_mut(index as usize) {
+            entry.operations += 1;
+            entry.bytes += bytes;
+            entry.in_flight -= 1;
+            if entry.in_flight == 0 && entry.gone.is_some() {
+                self.retire(index);
+            }
+        }
+    }
+
+    /// Operations and bytes of all peers, past ones too.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        self.entries.iter().fold(self.past, |sum, entry| {
+            (sum.0 + entry.operations, sum.1 + entry.bytes)
+        })
     }
 
     /// The same, to change.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
-        let entry = self.entries.get_mut(id.index as usize)?;
-        (entry.generation == id.generation).then_some(entry)
+        let entry = self.entries.get_mut(id.index() as usize)?;
+        (entry.generation == id.generation()).then_some(entry)
     }
 
     /// Whether `id` names a connected peer.
@@ -244,14 +287,12 @@ impl<A> Peers<A> {
     /// Why `id` names no connected peer.
     #[cold]
     pub(crate) fn gone(&self, id: PeerId) -> Gone {
-        let Some(entry) = self.entries.get(id.index as usize) else {
+        let Some(entry) = self.entries.get(id.index() as usize) else {
             return Gone::Unknown;
         };
         match entry.gone {
-            Some(Gone::NotReady) if entry.generation.wrapping_add(1) == id.generation => {
-                Gone::NotReady
-            }
-            Some(why) if entry.generation == id.generation.wrapping_add(1) => why,
+            Some(Gone::NotReady) if after(entry.generation) == id.generation() => Gone::NotReady,
+            Some(why) if entry.generation == after(id.generation()) => why,
             _ => Gone::Unknown,
         }
     }
@@ -273,12 +314,12 @@ impl<A> Peers<A> {
         let Some(entry) = self.get_mut(id) else {
             return false;
         };
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.generation = after(entry.generation);
         entry.gone = Some(why);
         let idle = entry.in_flight == 0;
         self.count -= 1;
         if idle {
-            self.retire(id.index);
+            self.retire(id.index());
         }
         true
     }
@@ -351,7 +392,7 @@ mod tests {
         assert!(!peers.forget(other));
         assert!(!peers.activate(other));
         let third = peers.add(peer(3, None));
-        assert_eq!(third.index, other.index);
+        assert_eq!(third.index(), other.index());
         assert!(peers.get(other).is_none());
         assert_eq!(peers.count(), 2);
     }
@@ -365,9 +406,9 @@ mod tests {
         assert!(peers.remove(id, Gone::Disconnected));
         assert!(peers.get(id).is_none());
         assert_eq!(peers.gone(id), Gone::Disconnected);
-        peers.operation_ended(id.index);
+        peers.operation_ended(id.index());
         assert_eq!(Rc::strong_count(&handle), 2);
-        peers.operation_ended(id.index);
+        peers.operation_ended(id.index());
         assert_eq!(Rc::strong_count(&handle), 1);
     }
 
@@ -378,7 +419,7 @@ mod tests {
         peers.remove(old, Gone::Restarted);
         assert_eq!(peers.gone(old), Gone::Restarted);
         let new = peers.add(peer(2, None));
-        assert_eq!(new.index, old.index);
+        assert_eq!(new.index(), old.index());
         assert!(peers.get(old).is_none());
         assert_eq!(peers.get(new).unwrap().address, address(2));
         assert!(!peers.remove(old, Gone::Disconnected));

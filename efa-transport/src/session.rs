@@ -27,9 +27,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use efa_verbs::{
-    Operations, QueuePair, ReceiveRequest, RecvCompletion, RemoteMemory, SendCompletion, Sge,
-};
+use efa_verbs::{Operations, QueuePair, ReceiveRequest, RecvCompletion, RemoteMemory, Sge};
 
 use crate::address::Gid;
 use crate::credit::Credits;
@@ -61,9 +59,22 @@ pub(crate) struct Rules {
     pub(crate) operations: Operations,
     pub(crate) unsolicited: bool,
     pub(crate) device: String,
+    /// One more than the longest write and read; 0 where there is none.
+    pub(crate) write_end: u64,
+    pub(crate) read_end: u64,
 }
 
 impl Rules {
+    /// Derives what is derived.
+    pub(crate) fn complete(mut self) -> Self {
+        let end = |kind| match self.check(kind) {
+            Ok(()) => u64::from(self.max_request) + 1,
+            Err(_) => 0,
+        };
+        (self.write_end, self.read_end) = (end(Kind::Put), end(Kind::Get));
+        self
+    }
+
     /// Whether the device, and the library, can do this.
     #[inline]
     pub(crate) fn check(&self, kind: Kind) -> Result<()> {
@@ -146,7 +157,6 @@ pub(crate) struct Core {
     pair: QueuePair,
     pub(crate) flow: Flow<Region, Handle>,
     receives: Option<Receives>,
-    sends: Box<[SendCompletion; BATCH]>,
     received: Box<[RecvCompletion; BATCH]>,
     requests: Vec<ReceiveRequest>,
     /// Receives of the caller's that are with the device.
@@ -233,7 +243,6 @@ impl Core {
                 size,
                 pool: Pool::new(buffers),
             }),
-            sends: Box::new([SendCompletion::default(); BATCH]),
             received: Box::new([RecvCompletion::default(); BATCH]),
             requests: Vec::with_capacity(RECEIVES),
             posted_receives: 0,
@@ -282,12 +291,14 @@ impl Core {
         self.pair.session_start().map_err(Error::Verbs)?;
         let mut guard = Guard {
             session: Session {
+                credits: self.flow.credits.free(),
                 pair: &mut self.pair,
                 flow: &mut self.flow,
                 rules,
+                write_end: rules.write_end,
+                read_end: rules.read_end,
+                domain: rules.domain,
                 chain: NONE,
-                requests: 0,
-                last: Kind::Put,
             },
         };
         // An error or a panic drops the guard, which aborts.
@@ -340,16 +351,15 @@ impl Core {
     // ---- completions ----------------------------------------------------------------
 
     /// Takes a batch of completions of our requests. Returns how many there were.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_send(&mut self, mut out: Option<&mut Vec<Completion>>) -> Result<usize> {
-        let count = self.pair.poll_send(&mut self.sends[..])?;
-        // What a completed get has written is read by this thread, and by others that it
-        // tells, only after this.
-        fence(Ordering::Acquire);
-        for completion in &self.sends[..count] {
-            self.flow
-                .complete(completion.wr_id, completion.status.0, out.as_deref_mut());
-        }
+        let flow = &mut self.flow;
+        let count = self.pair.poll_send_each(BATCH, |completion| {
+            // What a completed get has written is read by this thread, and by others that it
+            // tells, only after this.
+            fence(Ordering::Acquire);
+            flow.complete(completion.wr_id, completion.status.0, out.as_deref_mut());
+        })?;
         Ok(count)
     }
 
@@ -486,7 +496,7 @@ impl Core {
         let id = self
             .flow
             .begin_receive(tag, local.len(), local.region())
-            .map_err(|refused| self.refused(refused, PeerId::NOBODY))?;
+            .map_err(|refused| self.refused(refused, None))?;
         let request = ReceiveRequest {
             wr_id: RECEIVE | id.request(0),
             buffer: Sge {
@@ -540,7 +550,7 @@ impl Core {
 
     /// Why the flow did not accept an operation.
     #[cold]
-    pub(crate) fn refused(&self, refused: Refused, peer: PeerId) -> Error {
+    pub(crate) fn refused(&self, refused: Refused, peer: Option<PeerId>) -> Error {
         refusal(&self.flow, refused, peer)
     }
 }
@@ -554,7 +564,7 @@ impl fmt::Debug for Core {
 }
 
 #[cold]
-fn refusal(flow: &Flow<Region, Handle>, refused: Refused, peer: PeerId) -> Error {
+fn refusal(flow: &Flow<Region, Handle>, refused: Refused, peer: Option<PeerId>) -> Error {
     match refused {
         Refused::QueueFull => Error::QueueFull {
             wanted: 1,
@@ -564,7 +574,10 @@ fn refusal(flow: &Flow<Region, Handle>, refused: Refused, peer: PeerId) -> Error
         Refused::TableFull => Error::TooManyOperations {
             capacity: flow.table.capacity(),
         },
-        Refused::Peer(reason) => Error::PeerGone { peer, reason },
+        Refused::Peer(reason) => Error::PeerGone {
+            peer: peer.unwrap_or(PeerId::new(0, u32::MAX)),
+            reason,
+        },
         Refused::Chunk(_) => Error::Overflow,
         Refused::Empty => Error::EmptyList,
     }
@@ -580,10 +593,14 @@ pub struct Session<'a> {
     pair: &'a mut QueuePair,
     flow: &'a mut Flow<Region, Handle>,
     rules: &'a Rules,
+    /// One more than the longest write and read; 0 where there is none.
+    write_end: u64,
+    read_end: u64,
+    domain: usize,
     /// The operations of this session, last first, linked through their slots.
     chain: u32,
-    requests: u32,
-    last: Kind,
+    /// Credits when the session began: each request has taken one.
+    credits: u32,
 }
 
 impl Session<'_> {
@@ -592,7 +609,7 @@ impl Session<'_> {
     /// # Errors
     /// [`Error::QueueFull`]; a peer that is gone; lengths that don't fit; a region of
     /// another domain; a device without RDMA write.
-    #[inline]
+    #[inline(always)]
     pub fn write<'m>(
         &mut self,
         peer: PeerId,
@@ -650,19 +667,22 @@ impl Session<'_> {
             INQUIRE => Kind::Inquire,
             _ => Kind::PutImmediate,
         };
-        self.rules.check(kind)?;
-        self.rules.check_pair(kind, &local, &remote)?;
-        let length = if WHAT == READ {
-            remote.len()
+        let reads = WHAT == READ || WHAT == INQUIRE;
+        let (length, room, end) = if reads {
+            (remote.len(), local.len(), self.read_end)
         } else {
-            local.len()
+            (local.len(), remote.len(), self.write_end)
         };
-        if length > self.rules.max_request.into() {
-            return Err(self.too_long("one request", length, self.rules.max_request));
+        if !local.is_of(self.domain)
+            || length > room
+            || length >= end
+            || reads && !local.is_writable()
+        {
+            return Err(self.wrong(kind, &local, &remote, length));
         }
         if WHAT == WRITE_IMMEDIATE {
             check_feature(self.flow, self.rules, peer)?;
-            if !self.flow.take_grant(peer.index) {
+            if !self.flow.take_grant(peer.index()) {
                 return Err(Error::WouldBlock(Blocked::Grant));
             }
         }
@@ -689,7 +709,7 @@ impl Session<'_> {
             length: length as u32,
             lkey: local.region().lkey(),
         };
-        let request = id.request(0);
+        let request = id.only_request();
         // SAFETY: a session is open for as long as `Session` exists. `begin` has put a clone of
         // the region into the table and counted the operation in its peer, which keeps the
         // address handle; both stay until the completion was polled, the session was undone,
@@ -704,7 +724,7 @@ impl Session<'_> {
                     .push_write_imm(request, &to, target, source, immediate),
             }
         }
-        self.pushed(id, kind);
+        self.chain = id.slot();
         Ok(id)
     }
 
@@ -749,7 +769,7 @@ impl Session<'_> {
             self.chain,
         ) {
             Ok(begun) => begun,
-            Err(refused) => return Err(refusal(self.flow, refused, peer)),
+            Err(refused) => return Err(refusal(self.flow, refused, Some(peer))),
         };
         let Some(handle) = &to.handle else {
             return Err(self.no_handle(id, peer));
@@ -762,7 +782,7 @@ impl Session<'_> {
             length: local.len() as u32,
             lkey: local.region().lkey(),
         };
-        let request = id.request(0);
+        let request = id.only_request();
         // SAFETY: as in `rdma`.
         unsafe {
             match immediate {
@@ -770,7 +790,7 @@ impl Session<'_> {
                 Some(immediate) => self.pair.push_send_imm(request, &to, source, immediate),
             }
         }
-        self.pushed(id, kind);
+        self.chain = id.slot();
         Ok(id)
     }
 
@@ -796,7 +816,7 @@ impl Session<'_> {
         }
         let (id, to) = match self.flow.begin(kind, peer, tag, length, None, self.chain) {
             Ok(begun) => begun,
-            Err(refused) => return Err(refusal(self.flow, refused, peer)),
+            Err(refused) => return Err(refusal(self.flow, refused, Some(peer))),
         };
         let Some(handle) = &to.handle else {
             return Err(self.no_handle(id, peer));
@@ -808,20 +828,20 @@ impl Session<'_> {
         // in `rdma`.
         unsafe {
             self.pair
-                .push_send_inline(id.request(0), &to, bytes, immediate);
+                .push_send_inline(id.only_request(), &to, bytes, immediate);
         }
-        self.pushed(id, kind);
+        self.chain = id.slot();
         Ok(id)
     }
 
     /// Requests that this session has so far.
     pub fn len(&self) -> u32 {
-        self.requests
+        self.credits - self.flow.credits.free()
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.requests == 0
+        self.chain == NONE
     }
 
     /// Requests that still fit.
@@ -829,11 +849,23 @@ impl Session<'_> {
         self.flow.credits.free()
     }
 
-    #[inline(always)]
-    fn pushed(&mut self, id: OperationId, kind: Kind) {
-        self.chain = id.slot();
-        self.requests += 1;
-        self.last = kind;
+    /// What is wrong with a write or read.
+    #[cold]
+    #[inline(never)]
+    fn wrong(
+        &self,
+        kind: Kind,
+        local: &LocalSlice<'_>,
+        remote: &RemoteRegion,
+        length: u64,
+    ) -> Error {
+        if let Err(error) = self.rules.check(kind) {
+            return error;
+        }
+        if let Err(error) = self.rules.check_pair(kind, local, remote) {
+            return error;
+        }
+        self.too_long("one request", length, self.rules.max_request)
     }
 
     #[cold]
@@ -848,9 +880,9 @@ impl Session<'_> {
     #[cold]
     fn refuse(&mut self, refused: Refused, peer: PeerId, granted: bool) -> Error {
         if granted {
-            self.flow.return_grant(peer.index);
+            self.flow.return_grant(peer.index());
         }
-        refusal(self.flow, refused, peer)
+        refusal(self.flow, refused, Some(peer))
     }
 
     #[cold]
@@ -863,7 +895,7 @@ impl Session<'_> {
 impl fmt::Debug for Session<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
-            .field("requests", &self.requests)
+            .field("requests", &self.len())
             .finish_non_exhaustive()
     }
 }
@@ -911,13 +943,13 @@ impl Guard<'_> {
     #[inline]
     fn finish(mut self) -> Result<()> {
         let session = &mut self.session;
-        if session.requests == 0 {
+        if session.is_empty() {
             return Ok(()); // nothing to post: the drop aborts
         }
         match session.pair.session_complete() {
             Ok(()) => {
                 session.flow.credits.note_depth();
-                session.flow.stats.requests += u64::from(session.requests);
+                session.flow.stats.requests += u64::from(session.len());
                 session.flow.stats.sessions += 1;
                 // Posted: nothing to take back.
                 session.chain = NONE;
@@ -929,9 +961,14 @@ impl Guard<'_> {
 
     #[cold]
     fn failed(&self, source: efa_verbs::Error) -> Error {
+        let session = &self.session;
+        let operation = match session.chain {
+            NONE => Kind::Put, // can't be: there is something to post
+            last => session.flow.table.op(last).kind,
+        };
         Error::PostFailed {
-            operation: self.session.last,
-            requests: self.session.requests,
+            operation,
+            requests: session.len(),
             source,
         }
     }
@@ -949,7 +986,7 @@ impl Drop for Guard<'_> {
             let op = session.flow.table.op(slot);
             session.chain = op.link;
             if op.kind == Kind::PutImmediate {
-                let peer = op.peer.index;
+                let peer = op.entry();
                 session.flow.return_grant(peer);
             }
             session.flow.undo(slot);

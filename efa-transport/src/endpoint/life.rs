@@ -119,9 +119,9 @@ impl Endpoint {
                 .core
                 .flow
                 .peers
-                .entry(peer.index)
+                .entry(peer.index())
                 .map(|entry| entry.slot);
-            self.core.flow.clear_grant(peer.index);
+            self.core.flow.clear_grant(peer.index());
             self.core.flow.peers.forget(peer);
             if let (Some(slot), Some(grants)) = (slot, &mut self.grants) {
                 grants.close(slot);

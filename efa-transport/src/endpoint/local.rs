@@ -62,7 +62,7 @@ impl Endpoint {
         self.core
             .flow
             .peers
-            .entry(peer.index)
+            .entry(peer.index())
             .is_some_and(|entry| entry.address == self.address)
     }
 

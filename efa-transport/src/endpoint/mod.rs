@@ -266,7 +266,7 @@ impl Endpoint {
             local,
             capabilities: 0,
         });
-        self.sources.insert(key, peer.index);
+        self.sources.insert(key, peer.index());
         tracing::debug!(%peer, ?address, local, "connected");
         Ok(peer)
     }
@@ -350,7 +350,7 @@ impl Endpoint {
         };
         let address = entry.address;
         if let Ok((_, key)) = self.reach(address)
-            && self.sources.get(&key) == Some(&peer.index)
+            && self.sources.get(&key) == Some(&peer.index())
         {
             self.sources.remove(&key);
         }
@@ -608,6 +608,9 @@ fn create_pair(domain: &Domain, config: &Config) -> Result<(QueuePair, Rules)> {
         operations,
         unsolicited,
         device: domain.device_name().to_owned(),
-    };
+        write_end: 0,
+        read_end: 0,
+    }
+    .complete();
     Ok((pair, rules))
 }

@@ -67,7 +67,7 @@ impl Endpoint {
             .core
             .flow
             .begin_waiting(Kind::AwaitImmediate, tag)
-            .map_err(|refused| self.core.refused(refused, PeerId::NOBODY))?;
+            .map_err(|refused| self.core.refused(refused, None))?;
         let flow = &mut self.core.flow;
         self.immediates
             .wait(value, count, id, |waiter| arrived(flow, waiter));

@@ -97,7 +97,7 @@ impl PeerStore for Endpoint {
         }
         self.core.flow.peers.activate(*peer);
         self.installing.remove(&(address, incarnation));
-        self.sources.insert(key, peer.index);
+        self.sources.insert(key, peer.index());
         tracing::debug!(%peer, ?address, incarnation, "connected by handshake");
     }
 
@@ -110,7 +110,7 @@ impl PeerStore for Endpoint {
             let key = (entry.address, entry.incarnation);
             let slot = entry.slot;
             self.installing.remove(&key);
-            self.core.flow.clear_grant(peer.index);
+            self.core.flow.clear_grant(peer.index());
             self.core.flow.peers.forget(peer);
             if let Some(grants) = &mut self.grants {
                 grants.close(slot);
@@ -123,7 +123,7 @@ impl Endpoint {
     /// Gives the peer a slot of our table, and notes what it has granted us.
     fn exchange_grants(&mut self, peer: PeerId, info: &EndpointInfo) {
         let flow = &mut self.core.flow;
-        let Some(entry) = flow.peers.entry_mut(peer.index) else {
+        let Some(entry) = flow.peers.entry_mut(peer.index()) else {
             return;
         };
         if entry.local {
@@ -138,7 +138,7 @@ impl Endpoint {
             && self.rules.unsolicited
             && let Some(table) = info.grant_table
         {
-            flow.set_grant(peer.index, info.immediate_grant, table);
+            flow.set_grant(peer.index(), info.immediate_grant, table);
         }
     }
 }

@@ -393,7 +393,7 @@ impl Endpoint {
             .core
             .flow
             .submit(kind, peer, tag, immediate, max, pieces)
-            .map_err(|refused| self.core.refused(refused, peer))?;
+            .map_err(|refused| self.core.refused(refused, Some(peer)))?;
         self.core.pump()?;
         Ok(id)
     }
@@ -410,7 +410,7 @@ impl Endpoint {
             .core
             .flow
             .submit_local(kind, peer, tag, immediate, super::local::STEP, pieces)
-            .map_err(|refused| self.core.refused(refused, peer))?;
+            .map_err(|refused| self.core.refused(refused, Some(peer)))?;
         self.local.push_back(id);
         Ok(id)
     }
