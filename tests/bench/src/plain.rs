@@ -3,17 +3,21 @@
 use std::hint::black_box;
 use std::io::{self, BufRead, BufReader};
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Bytes of a datagram, at most: what the loopback interface carries in one piece.
-const DATAGRAM: usize = 60_000;
-/// Datagrams after which the receiver says how far it is.
-const REPORT: u64 = 8;
-/// Datagrams underway at most.
-const WINDOW: u64 = 32;
+/// Bytes of a datagram, at most.
+const DATAGRAM: usize = 32 << 10;
+/// Receive buffer that is asked for; the kernel may grant less.
+const BUFFER: libc::c_int = 4 << 20;
+/// Datagrams under way at most.
+const WINDOW: u64 = 64;
+
+/// What of its receive buffer the kernel counts for a datagram beside the bytes, at most.
+const OVERHEAD: usize = 1024;
 
 /// Prints a result.
 pub fn report(size: usize, count: u32, seconds: f64) {
@@ -42,18 +46,21 @@ pub fn udp(size: usize, count: u32) -> Result<()> {
         .args(["udp-sink", &total.to_string(), &datagram.to_string()])
         .stdout(Stdio::piped())
         .spawn()?;
+    // The address, and how many datagrams surely fit into the receiver's buffer.
     let mut line = String::new();
     let out = sink.stdout.take().context("no output to read")?;
     BufReader::new(out).read_line(&mut line)?;
+    let (address, window) = line.trim().split_once(' ').context("no address")?;
+    let window: u64 = window.parse()?;
     let socket = UdpSocket::bind("127.0.0.1:0")?;
-    socket.connect(line.trim())?;
+    socket.connect(address)?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     let bytes = vec![0x5au8; datagram];
     let mut progress = [0; 8];
     let (mut sent, mut arrived) = (0u64, 0u64);
     let start = Instant::now();
     while arrived < total {
-        while sent < total && sent - arrived < WINDOW {
+        while sent < total && sent - arrived < window {
             socket.send(&bytes)?;
             sent += 1;
         }
@@ -71,17 +78,48 @@ pub fn udp(size: usize, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Receives so many datagrams and reports every few.
+/// Receives so many datagrams, and says every now and then how many have arrived.
 pub fn udp_sink(total: u64, datagram: usize) -> Result<()> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-    println!("{}", socket.local_addr()?);
+    let buffer = enlarge(&socket)?;
+    let window = (buffer / 2 / (2 * datagram + OVERHEAD)).clamp(1, WINDOW as usize) as u64;
+    println!("{} {window}", socket.local_addr()?);
     let mut bytes = vec![0; datagram];
     for arrived in 1..=total {
         let (_, from) = socket.recv_from(&mut bytes)?;
-        if arrived % REPORT == 0 || arrived == total {
+        if arrived % window.div_ceil(4) == 0 || arrived == total {
             socket.send_to(&arrived.to_le_bytes(), from)?;
         }
     }
     Ok(())
+}
+
+/// Asks for a larger receive buffer, and returns how large it is.
+fn enlarge(socket: &UdpSocket) -> Result<usize> {
+    let mut size = BUFFER;
+    let mut length = size_of_val(&size) as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the descriptor is open; the value is as long as the length says.
+    let error = unsafe {
+        for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
+            // The second needs a privilege, and goes beyond the system's limit.
+            libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                option,
+                (&raw const size).cast(),
+                length,
+            );
+        }
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUF,
+            (&raw mut size).cast(),
+            &mut length,
+        )
+    };
+    ensure!(error == 0, "getsockopt: {}", io::Error::last_os_error());
+    Ok(usize::try_from(size)?)
 }
