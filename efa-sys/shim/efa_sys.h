@@ -50,4 +50,12 @@ struct efa_sys_cq_entry {
 	uint32_t (*read_slid)(struct ibv_cq_ex *cq);
 };
 
+/*
+ * Sizes of the structs of rdma-core 59.0, which Rust allocates. The inline functions of other
+ * headers pass their own struct's size and fill as much, which may be less, or one day more.
+ */
+#define EFA_SYS_PORT_ATTR 56
+#define EFA_SYS_DEVICE_ATTR_EX 400
+#define EFA_SYS_GID_ENTRY 32
+
 #endif

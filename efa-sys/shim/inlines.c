@@ -1,6 +1,14 @@
 /* The static-inline functions of verbs.h, with an address that Rust can call. */
 #include "efa_sys.h"
 
+#include <string.h>
+
+/* Gives the caller as much of what was filled as both know of. */
+static void hand_over(void *to, size_t room, const void *from, size_t size)
+{
+	memcpy(to, from, size < room ? size : room);
+}
+
 void efa_sys_wr_start(struct ibv_qp_ex *qp);
 int efa_sys_wr_complete(struct ibv_qp_ex *qp);
 void efa_sys_wr_abort(struct ibv_qp_ex *qp);
@@ -323,25 +331,33 @@ int efa_sys_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv
 
 int efa_sys_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr)
 {
-	return ibv_query_port(context, port_num, attr);
+	struct ibv_port_attr found = {};
+	int error = ibv_query_port(context, port_num, &found);
+
+	hand_over(attr, EFA_SYS_PORT_ATTR, &found, sizeof(found));
+	return error;
 }
 
 int efa_sys_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t
 	gid_index, struct ibv_gid_entry *entry, uint32_t flags)
 {
-	return ibv_query_gid_ex(context, port_num, gid_index, entry, flags);
+	return _ibv_query_gid_ex(context, port_num, gid_index, entry, flags, EFA_SYS_GID_ENTRY);
 }
 
 ssize_t efa_sys_query_gid_table(struct ibv_context *context, struct ibv_gid_entry
 	*entries, size_t max_entries, uint32_t flags)
 {
-	return ibv_query_gid_table(context, entries, max_entries, flags);
+	return _ibv_query_gid_table(context, entries, max_entries, flags, EFA_SYS_GID_ENTRY);
 }
 
 int efa_sys_query_device_ex(struct ibv_context *context, const struct
 	ibv_query_device_ex_input *input, struct ibv_device_attr_ex *attr)
 {
-	return ibv_query_device_ex(context, input, attr);
+	struct ibv_device_attr_ex found = {};
+	int error = ibv_query_device_ex(context, input, &found);
+
+	hand_over(attr, EFA_SYS_DEVICE_ATTR_EX, &found, sizeof(found));
+	return error;
 }
 
 struct ibv_td *efa_sys_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)

@@ -248,6 +248,14 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
+// What the shims fill is what Rust allocates: `EFA_SYS_…` in shim/efa_sys.h, whatever the installed
+// headers say.
+const _: () = {
+    assert!(size_of::<ibv_port_attr>() == 56);
+    assert!(size_of::<ibv_device_attr_ex>() == 400);
+    assert!(size_of::<ibv_gid_entry>() == 32);
+};
+
 unsafe extern "C" {
     /// Field `device.name` of `ibv_context`.
     #[link_name = "efa_sys_context_device_name"]
