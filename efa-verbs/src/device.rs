@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use efa_sys as sys;
 
@@ -156,6 +156,14 @@ pub fn open_by_name(name: &str) -> Result<Context> {
     }
 }
 
+/// Held for writing by [`fork_init`], for reading by whatever enters memory in its books.
+static FORK: RwLock<()> = RwLock::new(());
+
+/// To be held while memory is registered or deregistered.
+pub(crate) fn registering() -> RwLockReadGuard<'static, ()> {
+    FORK.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Makes memory registrations survive `fork` in the parent: `ibv_fork_init`.
 ///
 /// Must be called before the first registration. Needed only before kernel 5.13 or rdma-core 35;
@@ -165,7 +173,9 @@ pub fn open_by_name(name: &str) -> Result<Context> {
 ///
 /// [`Error::Verb`]: EINVAL after a registration was made.
 pub fn fork_init() -> Result<()> {
-    // SAFETY: has no preconditions; a late call is refused.
+    let _alone = FORK.write().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: it makes the tree that registrations are entered in, without a lock: no other call of
+    // it and no registration runs meanwhile, since all of them take `FORK`. A late call is refused.
     match unsafe { sys::ibv_fork_init() } {
         0 => Ok(()),
         error => Err(Error::verb(

@@ -102,8 +102,9 @@ impl ProtectionDomain {
     /// The `len` bytes at `ptr` must be mapped, readable, and unless `access` is
     /// [`Access::LOCAL_READ`] also writable, until the last clone of the region is dropped. Nothing in
     /// the program may hold a Rust reference to them while the device or
-    /// [`MemoryRegion::copy_in`] may write them. If the same bytes are registered more than once, copies
-    /// through one region must not happen at the same time as copies through another.
+    /// [`MemoryRegion::copy_in`] may write them, nor write them while [`MemoryRegion::copy_out`] or
+    /// a transfer reads them (a `&mut` to them counts as writing). The bytes may be part of several
+    /// regions: copies through regions don't race with each other.
     ///
     /// # Errors
     ///

@@ -12,6 +12,7 @@ use efa_sys as sys;
 
 use crate::attributes::Capabilities;
 use crate::buffer::Buffer;
+use crate::device::registering;
 use crate::domain::ProtectionDomain;
 use crate::error::{Error, Feature, Limit, Result};
 
@@ -107,6 +108,10 @@ enum Memory {
     DmaBuf,
 }
 
+/// Copies in and out of memory of the caller's: any two regions of it may have bytes in common, since
+/// whoever registers ranges by address, a cache above all, can't see to it that they have none.
+static RAW_COPIES: RwLock<()> = RwLock::new(());
+
 struct Inner {
     mr: NonNull<sys::ibv_mr>,
     lkey: u32,
@@ -115,7 +120,8 @@ struct Inner {
     iova: u64,
     len: usize,
     access: Access,
-    /// Copies in and out of the same region by different threads must not race with each other.
+    /// Copies in and out of the same region by different threads must not race with each other. For
+    /// memory of the caller's, see [`RAW_COPIES`].
     copies: RwLock<()>,
     /// Dropped by hand, after deregistration and only if that succeeded.
     memory: ManuallyDrop<Memory>,
@@ -131,8 +137,10 @@ unsafe impl Sync for Inner {}
 impl Inner {
     /// Deregisters; on success the memory may be freed.
     fn deregister(&self) -> io::Result<()> {
-        // SAFETY: `mr` came from a registration and this is called once per region: from `drop`
-        // or from the one that prevents it.
+        let _registering = registering();
+        // SAFETY: `mr` came from a registration, and is not used after the call that succeeds: that
+        // is the only one, in `drop` or in `MemoryRegion::deregister`, which then prevents `drop`. One
+        // that fails leaves the registration as it was.
         match unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) } {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error)),
@@ -239,6 +247,7 @@ impl MemoryRegion {
                 reason: format!("{len} bytes from {iova:#x} on exceed 64-bit addresses"),
             });
         }
+        let _registering = registering();
         // SAFETY: the domain is alive and the descriptor open during the call; the kernel takes its
         // own reference to the dmabuf.
         let mr = unsafe {
@@ -282,8 +291,7 @@ impl MemoryRegion {
     ) -> Self {
         // SAFETY: `mr` was just returned by a successful registration.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        tracing::debug!(addr = iova, len, lkey, rkey, ?access, "registered");
-        Self(Arc::new(Inner {
+        let region = Self(Arc::new(Inner {
             mr,
             lkey,
             rkey,
@@ -293,7 +301,10 @@ impl MemoryRegion {
             copies: RwLock::new(()),
             memory: ManuallyDrop::new(memory),
             domain,
-        }))
+        }));
+        // Only now: where the program's logging panics, the memory goes after the registration.
+        tracing::debug!(addr = iova, len, lkey, rkey, ?access, "registered");
+        region
     }
 
     /// The key by which local requests name the region.
@@ -380,14 +391,14 @@ impl MemoryRegion {
         }
         let target = self.cpu_ptr()?;
         let _guard = self
-            .0
-            .copies
+            .copies()
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the range is within the region, whose memory is mapped and writable while it is
         // registered. `bytes` is a Rust reference and so cannot overlap: owned memory is reachable
         // through regions only, and for the caller's memory that was promised. The lock keeps other
-        // threads' copies out; what the device does meanwhile happens outside of the program.
+        // threads' copies out, those of other regions of the same memory included; what the device
+        // does meanwhile happens outside of the program.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target.add(offset), bytes.len()) };
         Ok(())
     }
@@ -402,7 +413,7 @@ impl MemoryRegion {
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.check_range(offset, bytes.len())?;
         let source = self.cpu_ptr()?;
-        let _guard = self.0.copies.read().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.copies().read().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as for `copy_in`, with the roles exchanged.
         unsafe { ptr::copy_nonoverlapping(source.add(offset), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -460,6 +471,14 @@ impl MemoryRegion {
         }
     }
 
+    /// The lock for copies.
+    fn copies(&self) -> &RwLock<()> {
+        match *self.0.memory {
+            Memory::Raw(_) => &RAW_COPIES,
+            Memory::Owned(_) | Memory::DmaBuf => &self.0.copies,
+        }
+    }
+
     fn cpu_ptr(&self) -> Result<*mut u8> {
         let ptr = self.as_ptr();
         if ptr.is_null() {
@@ -510,6 +529,7 @@ unsafe fn reg_mr(
     access: Access,
 ) -> Result<NonNull<sys::ibv_mr>> {
     check(domain, len, access)?;
+    let _registering = registering();
     // SAFETY: the domain is alive; the caller vouches for the bytes.
     let mr =
         unsafe { sys::ibv_reg_mr(domain.raw(), ptr.as_ptr().cast(), len, access.bits() as i32) };

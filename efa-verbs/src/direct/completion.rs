@@ -114,7 +114,8 @@ impl CompletionRing {
         self.stale
     }
 
-    /// Takes up to `most` completions of sends and gives each one's id and status to `take`. None while
+    /// Takes up to `most` completions of `sends`, the send queue of this queue's queue pair (that of
+    /// another would take them for its own), and gives each one's id and status to `take`. None while
     /// a batch is staged. Returns how many.
     #[inline(always)]
     pub fn poll_send(
@@ -133,7 +134,8 @@ impl CompletionRing {
         })
     }
 
-    /// Takes up to `most` completions of receives and gives each to `take`. Returns how many.
+    /// Takes up to `most` completions of `receives`, the receive queue of this queue's queue pair, and
+    /// gives each to `take`. Returns how many.
     #[inline(always)]
     pub fn poll_receive(
         &mut self,

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::mem;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
 use efa_sys as sys;
 
@@ -31,6 +32,14 @@ impl QueuePair {
             // queue must have room for every request.
             if pair.send_capacity <= pair.send_cq.entries {
                 return pair.choose_path(config);
+            }
+            if pair.send_capacity <= send_entries {
+                return Err(Error::LimitExceeded {
+                    device: domain.context().device_name().to_owned(),
+                    what: Limit::CompletionQueueDepth,
+                    requested: send_entries.into(),
+                    limit: pair.send_cq.entries.into(),
+                });
             }
             send_entries = pair.send_capacity;
         }
@@ -63,11 +72,7 @@ impl QueuePair {
         };
         let send_cq = CompletionQueue::create(&context, &queue(send_entries, false))?;
         let recv_cq = if receives {
-            let entries = config
-                .recv_depth
-                .max(1)
-                .next_power_of_two()
-                .saturating_add(config.extra_recv_completions);
+            let entries = receives_of(config).saturating_add(config.extra_recv_completions);
             Some(CompletionQueue::create(&context, &queue(entries, true))?)
         } else {
             None
@@ -110,10 +115,13 @@ impl QueuePair {
         let Some(raw) = NonNull::new(raw) else {
             return Err(refused(&context, config, io::Error::last_os_error()));
         };
-        let raw = Raw(raw);
-        let send = SendEntry::fetch(raw.0, config.operations)?;
+        let raw = Raw {
+            ptr: raw,
+            ended: false,
+        };
+        let send = SendEntry::fetch(raw.ptr, config.operations)?;
         // SAFETY: the queue pair is alive.
-        let number = unsafe { sys::qp_num(raw.0.as_ptr()) };
+        let number = unsafe { sys::qp_num(raw.ptr.as_ptr()) };
         Ok(Self {
             raw,
             send,
@@ -138,6 +146,7 @@ impl QueuePair {
             max_send_sge: config.max_send_sge,
             state: QpState::Reset,
             used: false,
+            asking: Mutex::new(()),
         })
     }
 
@@ -185,6 +194,23 @@ impl QueuePair {
         );
         Ok(self)
     }
+}
+
+/// Buffers of receives that libefa's ring has room for. It keeps their number in 16 bits.
+fn recv_buffers(config: &QueuePairConfig) -> Option<u32> {
+    config
+        .recv_depth
+        .max(1)
+        .checked_mul(config.max_recv_sge)?
+        .checked_next_power_of_two()
+        .filter(|&buffers| buffers <= 1 << 15)
+}
+
+/// Receives that libefa will let outstanding: as many as its ring has room for, which may be more
+/// than was asked for. Each may need a completion.
+fn receives_of(config: &QueuePairConfig) -> u32 {
+    let buffers = recv_buffers(config).unwrap_or(config.recv_depth);
+    (buffers / config.max_recv_sge.max(1)).max(1)
 }
 
 /// The configured path; where that is left open, the environment's.
@@ -282,6 +308,14 @@ fn check(context: &Context, config: &QueuePairConfig) -> Result<()> {
             });
         }
     }
+    if recv_buffers(config).is_none() {
+        return Err(Error::LimitExceeded {
+            device: device(),
+            what: Limit::RecvDepth,
+            requested: config.recv_depth.into(),
+            limit: u64::from((1u32 << 15) / config.max_recv_sge),
+        });
+    }
     Ok(())
 }
 
@@ -331,6 +365,29 @@ fn refused(context: &Context, config: &QueuePairConfig, error: io::Error) -> Err
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_receive_that_libefa_takes_has_a_completion() {
+        // (asked for, buffers each) and what `efa_setup_qp` makes of it.
+        for (recv_depth, max_recv_sge, receives) in [
+            (0, 1, Some(1)),
+            (256, 1, Some(256)),
+            (300, 1, Some(512)),
+            (256, 2, Some(256)),
+            (256, 3, Some(341)),
+            (32768, 1, Some(32768)),
+            (32768, 2, None),
+            (u32::MAX, 3, None),
+        ] {
+            let config = QueuePairConfig {
+                recv_depth,
+                max_recv_sge,
+                ..QueuePairConfig::default()
+            };
+            let found = recv_buffers(&config).map(|_| receives_of(&config));
+            assert_eq!(found, receives, "{recv_depth} with {max_recv_sge}");
+        }
+    }
 
     #[test]
     fn a_path_is_named_by_three_words() {

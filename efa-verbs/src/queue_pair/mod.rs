@@ -15,6 +15,7 @@ mod state;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
 use efa_sys as sys;
 
@@ -35,15 +36,29 @@ use entry::SendEntry;
 use rings::Rings;
 
 /// The C queue pair, destroyed on drop: first of all that a [`QueuePair`] owns.
-struct Raw(NonNull<sys::ibv_qp>);
+struct Raw {
+    ptr: NonNull<sys::ibv_qp>,
+    /// It is gone, or will not go.
+    ended: bool,
+}
+
+impl Raw {
+    fn destroy(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Ok(());
+        }
+        // SAFETY: came from a successful creation and is destroyed once, see `ended`, with its send
+        // queue's lock free (`QueuePair::drop` and `QueuePair::destroy` close an open session first).
+        match unsafe { sys::ibv_destroy_qp(self.ptr.as_ptr()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // SAFETY: came from a successful creation and is destroyed once, with its send queue's lock
-        // free (`QueuePair::drop` closes an open session first).
-        let error = unsafe { sys::ibv_destroy_qp(self.0.as_ptr()) };
-        if error != 0 {
-            let error = io::Error::from_raw_os_error(error);
+        if let Err(error) = self.destroy() {
             tracing::warn!(%error, "ibv_destroy_qp failed");
         }
     }
@@ -67,7 +82,9 @@ enum Way {
 /// requests name; `efa-transport` does.
 ///
 /// Dropping it destroys the queue pair, and then its completion queues. Requests that are still
-/// outstanding are given up by the device; when `drop` returns, it touches their memory no more.
+/// outstanding are given up by the device; when `drop` returns, it touches their memory no more,
+/// unless the kernel could not destroy the queue pair, which [`destroy`](Self::destroy) tells and
+/// `drop` only logs. Memory is safe even then: a region's is freed after its deregistration only.
 pub struct QueuePair {
     // In this order: the queue pair goes before its completion queues, they before the thread
     // domain and the channel, all before the protection domain.
@@ -92,12 +109,17 @@ pub struct QueuePair {
     state: QpState,
     /// Something was posted since it was made.
     used: bool,
+    /// Taken while the kernel is asked for the state.
+    asking: Mutex<()>,
 }
 
 // SAFETY: libibverbs lets any thread use a queue pair, one at a time where its locks are off; every
-// use that touches its queues needs `&mut self`.
+// use that touches its queues needs `&mut self`. It may change threads with a session open: the lock
+// that a session holds is a `pthread_spinlock_t`, which in glibc, the only C library that efa-sys
+// builds for, belongs to no thread.
 unsafe impl Send for QueuePair {}
-// SAFETY: `&self` reaches plain fields and the query of the state, which is a system call.
+// SAFETY: `&self` reaches plain fields, and the query of the state, which notes its answer in the C
+// struct and so is done under `asking` (see `QueuePair::state`).
 unsafe impl Sync for QueuePair {}
 
 impl fmt::Debug for QueuePair {
@@ -121,6 +143,19 @@ impl Drop for QueuePair {
 }
 
 impl QueuePair {
+    /// Destroys the queue pair, and then its completion queues, as dropping it does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] when the kernel could not destroy it: the device may go on writing what was
+    /// posted for it to write, for as long as the regions stay registered.
+    pub fn destroy(mut self) -> Result<()> {
+        self.session_abort();
+        self.raw
+            .destroy()
+            .map_err(|error| Error::verb("ibv_destroy_qp", self.describe(), error))
+    }
+
     /// The number by which peers address it; 16 bits on EFA.
     #[inline]
     pub fn number(&self) -> u32 {
@@ -329,7 +364,7 @@ impl QueuePair {
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
-        self.raw.0.as_ptr()
+        self.raw.ptr.as_ptr()
     }
 
     #[cold]

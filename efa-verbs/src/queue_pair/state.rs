@@ -13,6 +13,7 @@
 use std::fmt;
 use std::io;
 use std::mem;
+use std::sync::PoisonError;
 
 use efa_sys as sys;
 
@@ -100,7 +101,10 @@ impl QueuePair {
         let mut attr: sys::ibv_qp_attr = unsafe { mem::zeroed() };
         // SAFETY: integers and nullable pointers.
         let mut init: sys::ibv_qp_init_attr = unsafe { mem::zeroed() };
-        // SAFETY: the queue pair is alive, both structs are valid for the write.
+        // The call writes what it found into the C queue pair, without a lock.
+        let _alone = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the queue pair is alive, both structs are valid for the write, and no other thread
+        // is in this call or, since it has `&mut self`, in one that reads the state.
         let error = unsafe {
             sys::ibv_query_qp(self.raw(), &mut attr, sys::IBV_QP_STATE as i32, &mut init)
         };
