@@ -172,6 +172,14 @@ impl Domain {
         Ok(Region::new(region, self))
     }
 
+    /// Registers a buffer of this crate's own. No transfer within the process finds it: a program knows
+    /// the rkeys of some, from what handshakes tell, and their owners reach the bytes in ways that
+    /// copies must not get into.
+    pub(crate) fn register_private(&self, buffer: Buffer, access: Access) -> Result<Region> {
+        let region = self.0.pd.register(buffer, access)?;
+        Ok(Region::private(region, self))
+    }
+
     /// Registers a dmabuf, such as the memory of an accelerator: `length` bytes from `offset`
     /// on, which requests name by addresses from `iova` on.
     ///

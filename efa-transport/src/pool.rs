@@ -16,6 +16,8 @@ enum Place {
     Ready,
     /// The program looks at its message.
     Lent,
+    /// With a queue pair that could not be destroyed, for good.
+    Lost,
 }
 
 /// Where a message is.
@@ -123,6 +125,15 @@ impl Pool {
         }
     }
 
+    /// The queue pair has been given up, and could not be destroyed: what is with the device stays there.
+    pub(crate) fn abandon(&mut self) {
+        for place in &mut self.places {
+            if *place == Place::Posted {
+                *place = Place::Lost;
+            }
+        }
+    }
+
     /// Messages that wait.
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
@@ -168,6 +179,17 @@ mod tests {
         assert!(!pool.arrived(message(0)));
         assert!(!pool.arrived(message(99)));
         assert!(!pool.back(0));
+    }
+
+    #[test]
+    fn what_was_abandoned_never_comes_back() {
+        let mut pool = Pool::new(2);
+        let lost = pool.post().unwrap();
+        pool.abandon();
+        let other = pool.post().unwrap();
+        assert!(!pool.arrived(message(lost)) && !pool.back(lost));
+        pool.reset();
+        assert_eq!((pool.post(), pool.post()), (Some(other), None));
     }
 
     proptest! {

@@ -57,7 +57,14 @@ impl Drop for RegionInner {
 
 impl Region {
     pub(crate) fn new(region: MemoryRegion, domain: &Domain) -> Self {
-        let inner = Arc::new(RegionInner {
+        let region = Self::private(region, domain);
+        domain.publish(region.0.rkey, Arc::downgrade(&region.0));
+        region
+    }
+
+    /// A region that [`Domain::find_region`] does not find.
+    pub(crate) fn private(region: MemoryRegion, domain: &Domain) -> Self {
+        Self(Arc::new(RegionInner {
             addr: region.addr(),
             length: region.len() as u64,
             lkey: region.lkey(),
@@ -66,9 +73,7 @@ impl Region {
             rkey: region.rkey(),
             region: Some(region),
             domain: domain.clone(),
-        });
-        domain.publish(inner.rkey, Arc::downgrade(&inner));
-        Self(inner)
+        }))
     }
 
     pub(crate) fn from_inner(inner: Arc<RegionInner>) -> Self {

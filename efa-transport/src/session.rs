@@ -263,12 +263,27 @@ impl Core {
     /// operations.
     pub(crate) fn replace_pair(&mut self, pair: QueuePair, credits: Credits) {
         // The old one is destroyed here, before anything that its requests name.
-        self.pair = pair;
+        let old = std::mem::replace(&mut self.pair, pair);
+        let number = old.number();
+        let destroyed = old.destroy();
         self.posted_receives = 0;
         if let Some(receives) = &mut self.receives {
-            receives.pool.reset();
+            match destroyed {
+                Ok(()) => receives.pool.reset(),
+                // The device may still write them, so nobody may look at them any more.
+                Err(_) => receives.pool.abandon(),
+            }
         }
+        // Regions that nobody else holds are deregistered before their memory is freed, so this is
+        // safe whatever became of the queue pair.
         self.flow.fail_all(FailureKind::QueuePairLost, credits);
+        if let Err(error) = destroyed {
+            tracing::error!(
+                number,
+                %error,
+                "the old queue pair lives on, and with it the buffers that were posted to it"
+            );
+        }
     }
 
     /// Destroys the queue pair, and returns the flow with all operations ended.

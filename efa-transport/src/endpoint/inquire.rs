@@ -87,7 +87,7 @@ impl Endpoint {
         let bytes = super::TABLE_SLOTS as usize * crate::grant::SLOT as usize;
         let region = self
             .domain
-            .register(Buffer::zeroed(bytes)?, Access::LOCAL)?;
+            .register_private(Buffer::zeroed(bytes)?, Access::LOCAL)?;
         self.inquiry_buffers.push((region, false));
         Ok(Some(self.inquiry_buffers.len() - 1))
     }

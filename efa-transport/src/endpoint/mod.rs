@@ -116,7 +116,7 @@ impl Endpoint {
                     }
                     .into());
                 }
-                let region = domain.register(Buffer::zeroed(bytes)?, Access::LOCAL)?;
+                let region = domain.register_private(Buffer::zeroed(bytes)?, Access::LOCAL)?;
                 Some((region, pool.buffers, size))
             }
         };
@@ -521,7 +521,7 @@ fn grant_table(domain: &Domain, config: &Config, rules: &Rules) -> Result<Option
         return Ok(None);
     }
     let bytes = slots as usize * crate::grant::SLOT as usize;
-    let region = domain.register(Buffer::zeroed(bytes)?, Access::REMOTE_READ)?;
+    let region = domain.register_private(Buffer::zeroed(bytes)?, Access::REMOTE_READ)?;
     Ok(Some(GrantTable::new(region)))
 }
 

@@ -438,7 +438,7 @@ impl Endpoint {
             return Err(Error::WouldBlock(Blocked::Buffers));
         }
         let buffer = Buffer::zeroed(self.rules.max_message as usize)?;
-        let region = self.domain.register(buffer, Access::LOCAL)?;
+        let region = self.domain.register_private(buffer, Access::LOCAL)?;
         self.send_buffers.push(region.clone());
         Ok(region)
     }
