@@ -63,11 +63,11 @@ pub(super) struct Flow {
     smooth: Option<Duration>,
     jitter: Duration,
     backoff: u32,
-    /// The peer's clock, as last heard.
-    pub(super) echo: u32,
     /// Messages that wait before they start again.
     again: Vec<u32>,
     next_check: Instant,
+    /// When the peer last answered.
+    pub(super) heard: Instant,
     /// In the requester's list of flows that have something to do.
     pub(super) listed: bool,
 }
@@ -110,9 +110,9 @@ impl Flow {
             smooth: None,
             jitter: Duration::ZERO,
             backoff: 0,
-            echo: 0,
             again: Vec::new(),
             next_check: now,
+            heard: now,
             listed: false,
         }
     }
@@ -472,6 +472,5 @@ impl Flow {
         self.hello = None;
         self.smooth = None;
         self.backoff = 0;
-        self.echo = 0;
     }
 }

@@ -253,15 +253,16 @@ impl UserMemory {
         Ok(memory)
     }
 
-    /// Whether `process_vm_readv` on ourselves is allowed here.
+    /// Whether `process_vm_readv` and `process_vm_writev` on ourselves are allowed here.
     fn probe(&self) {
-        let source = [7u8; 4];
+        let mut bytes = [1u8; 4];
         let mut copy = [0u8; 4];
         let span = Span {
-            address: source.as_ptr() as u64,
-            len: source.len(),
+            address: bytes.as_mut_ptr() as u64,
+            len: bytes.len(),
         };
-        let works = self.read_direct(&[span], &mut copy).is_ok() && copy == source;
+        let works = self.read_direct(&[span], &mut copy).is_ok()
+            && self.write_direct(&copy, &[span]).is_ok();
         self.direct.set(works);
     }
 

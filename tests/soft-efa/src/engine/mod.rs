@@ -113,7 +113,8 @@ pub struct QpAttributes {
     pub state: QpState,
     /// The queue key.
     pub qkey: u32,
-    /// The receiver-not-ready retry count, 7 (for ever) unless it was set.
+    /// The receiver-not-ready retry count as it was set; 0 stands for the device's own, which is
+    /// a second or two.
     pub rnr_retry: u8,
     /// The first sequence number as it was set.
     pub sq_psn: u32,

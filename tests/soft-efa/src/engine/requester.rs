@@ -416,9 +416,7 @@ impl Requester {
             env.counters.datagrams_wrong_incarnation += 1;
             return;
         }
-        if header.stamp != 0 {
-            flow.echo = header.stamp;
-        }
+        flow.heard = now;
         match *frame {
             Frame::Ack { seq, base, bits } => {
                 env.counters.acks_received += 1;
@@ -512,11 +510,12 @@ impl Requester {
         let Some(index) = self.by_peer.get(&peer).copied() else {
             return false;
         };
-        let flow = &self.flows[index];
+        let flow = &mut self.flows[index];
         if flow.nonce != Some(header.source) {
             env.counters.datagrams_wrong_incarnation += 1;
             return false;
         }
+        flow.heard = now;
         let Some(message) = flow.message(data.seq).filter(|m| m.op == Op::Read) else {
             env.counters.packets_stale += 1;
             return false;
@@ -643,6 +642,12 @@ impl Requester {
         }
         let mut stuck = Vec::new();
         self.flows[index].stuck(now, timeout, &mut stuck);
+        let silence = now.saturating_duration_since(self.flows[index].heard);
+        if !stuck.is_empty() && silence >= timeout {
+            // Not this message has a problem, but the peer. The rest need not wait for its turn.
+            self.finish_if(env, core, index, Status::UNRESPONSIVE, |_| true);
+            return 1;
+        }
         for seq in stuck {
             self.finish(env, core, index, seq, Status::UNRESPONSIVE, now);
         }

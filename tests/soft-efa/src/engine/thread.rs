@@ -120,8 +120,12 @@ impl Shared {
             if self.stop.load(Ordering::Acquire) {
                 break;
             }
-            if self.waiting.load(Ordering::Acquire) > 0 {
-                std::thread::sleep(Duration::from_micros(1));
+            // A thread that was woken for the lock needs a moment to take it.
+            for _ in 0..20 {
+                if self.waiting.load(Ordering::Acquire) == 0 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(50));
             }
             match pacer.next(pace, Instant::now()) {
                 Rest::None => {}

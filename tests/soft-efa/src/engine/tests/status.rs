@@ -401,3 +401,21 @@ fn zero_bytes_are_a_message_too() {
     let got = p.qb.recv_cq.wait();
     assert_eq!((got[2], got[6], got[7]), (0, 0, 0));
 }
+
+#[test]
+fn a_peer_that_fell_silent_fails_all_requests_at_once() {
+    let mut p = Pair::with(61, SHORT, 1, QpOptions::default());
+    works(&mut p);
+    p.b.engine.set_paused(true);
+    let bytes = vec![0u8; 4 << 20];
+    let lkey = p.a.register(&bytes, ALL);
+    let rkey = p.b.register(&bytes, ALL);
+    let start = std::time::Instant::now();
+    let entry = Entry::rdma(2, 1, p.b(), (&bytes, lkey), (bytes.as_ptr(), rkey));
+    p.qa.post(&vec![entry; 20]);
+    for _ in 0..20 {
+        assert_eq!(p.qa.send_cq.wait()[2], 13);
+    }
+    let took = start.elapsed().as_millis();
+    assert!(took < 2000, "{took} ms");
+}
