@@ -36,6 +36,9 @@ impl Drop for Inner {
 /// The channel over which a queue pair's completion queues raise events. Its descriptor becomes
 /// readable when a completion arrives after [`QueuePair::arm`](crate::QueuePair::arm); it is
 /// non-blocking.
+///
+/// The descriptor is for waiting. Whoever reads it takes events away for whose acknowledgement the
+/// end of the queue pair then waits.
 #[derive(Clone)]
 pub struct CompletionChannel(Arc<Inner>);
 

@@ -247,7 +247,7 @@ impl MemoryRegion {
                 reason: format!("{len} bytes from {iova:#x} on exceed 64-bit addresses"),
             });
         }
-        let _registering = registering();
+        let registering = registering();
         // SAFETY: the domain is alive and the descriptor open during the call; the kernel takes its
         // own reference to the dmabuf.
         let mr = unsafe {
@@ -277,6 +277,7 @@ impl MemoryRegion {
             );
             return Err(Error::verb("ibv_reg_dmabuf_mr", object, error));
         };
+        drop(registering);
         // `mr.addr` is the offset, not an address: `iova` is what requests use.
         Ok(Self::new(domain, mr, iova, len, access, Memory::DmaBuf))
     }

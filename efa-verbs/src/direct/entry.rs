@@ -123,7 +123,7 @@ pub(super) fn flush_writes() {
         core::arch::x86_64::_mm_sfence();
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier.
+    // SAFETY: a barrier changes no memory and no register.
     unsafe {
         core::arch::asm!("dsb st", options(nostack, preserves_flags));
     }
@@ -136,7 +136,7 @@ pub(super) fn to_device() {
     #[cfg(target_arch = "x86_64")]
     core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::Release);
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier.
+    // SAFETY: a barrier changes no memory and no register.
     unsafe {
         core::arch::asm!("dmb oshst", options(nostack, preserves_flags));
     }
@@ -149,7 +149,7 @@ pub(super) fn from_device() {
     #[cfg(target_arch = "x86_64")]
     core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::Acquire);
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier.
+    // SAFETY: a barrier changes no memory and no register.
     unsafe {
         core::arch::asm!("dmb oshld", options(nostack, preserves_flags));
     }

@@ -3,7 +3,7 @@
 
 use super::*;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 /// A ring in plain memory, whose other side is the test.
 struct Memory {
@@ -494,6 +494,55 @@ fn a_ring_that_is_not_understood_is_refused() {
 }
 
 proptest::proptest! {
+    /// A device may write anything at all: each request ends at most once, and only one that was
+    /// posted; nothing is written beyond the tables, and no poll lasts for ever.
+    #[test]
+    fn nonsense_in_the_completion_queue_ends_nothing_that_was_not_posted(
+        bits in 0u32..5,
+        steps in proptest::collection::vec(
+            proptest::prelude::any::<(u8, [u64; 4], u16, bool)>(), 0..400),
+    ) {
+        let entries = 1 << bits;
+        let (mut queue, mut recv_queue) = (Memory::new(64, entries, 0), Memory::new(16, entries, 0));
+        let mut memory = Memory::new(32, entries, 0);
+        let (mut sends, mut receives) = (queue.send(), recv_queue.receive());
+        let (mut sent_cq, mut recv_cq) = (memory.completion(9, false), memory.completion(9, false));
+        let (mut flying, mut posted) = (HashSet::new(), HashSet::new());
+        let mut next = 1;
+        for (what, words, id, plausible) in steps {
+            match what % 4 {
+                0 => {
+                    sends.push_send_inline(next, PEER, None, &[]);
+                    if sends.commit().is_ok() {
+                        flying.insert(next);
+                    }
+                    // SAFETY: there is no device.
+                    if unsafe { receives.push(next, 8, (1, 0)) }.is_ok() {
+                        posted.insert(next);
+                    }
+                    next += 1;
+                }
+                1 => {
+                    let mut words = words;
+                    if plausible {
+                        // Any id and status, but of this queue pair.
+                        words[0] = words[0] & 0xff00_0000 | 9 << 32 | u64::from(id);
+                    }
+                    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                    memory.put(u32::from(what) % entries, &bytes);
+                }
+                2 => for (wr_id, _) in poll(&mut sent_cq, &mut sends, usize::MAX) {
+                    assert!(flying.remove(&wr_id));
+                },
+                _ => for found in poll_receives(&mut recv_cq, &mut receives) {
+                    assert!(found.unsolicited || posted.remove(&found.wr_id));
+                },
+            }
+            assert_eq!(sends.in_flight() as usize, flying.len());
+            assert_eq!(receives.in_flight() as usize, posted.len());
+        }
+    }
+
     /// Any mix of batches, aborts and completions in any order: a device that reads the queue up to
     /// the doorbell sees each committed request once, in order, with the right phase, and each comes
     /// back once.

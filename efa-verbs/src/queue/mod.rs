@@ -304,7 +304,8 @@ impl CompletionQueue {
         } = self.entry;
         let raw = self.raw.as_ptr();
         self.poll(out, |slot| {
-            // SAFETY: as for `poll_send`.
+            // SAFETY: `Entry::poll` calls this while a completion of the queue is current. Id and
+            // status point into the queue, which is alive, and the entry points are its own.
             unsafe {
                 let failed = *status != sys::IBV_WC_SUCCESS;
                 *slot = recv.read(raw);
