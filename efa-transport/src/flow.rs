@@ -513,7 +513,7 @@ impl<M: Clone, A> Flow<M, A> {
         vendor_status: u32,
         out: Option<&mut Vec<Completion>>,
     ) {
-        let Some((slot, op)) = self.table.resolve(wr_id) else {
+        let Some((slot, op)) = self.table.awaited(wr_id) else {
             self.stats.stale_completions += 1;
             return;
         };
@@ -817,6 +817,9 @@ impl<M: Clone, A> Flow<M, A> {
                 continue;
             };
             let peer = PeerId::new(grant.peer, entry.generation);
+            if !self.peers.is_usable(peer) {
+                continue; // not yet, or not any more
+            }
             let id = GrantId {
                 at,
                 serial: grant.serial,
@@ -1049,7 +1052,7 @@ impl<M: Clone, A> Flow<M, A> {
         peer: Option<PeerId>,
         immediate: Option<u32>,
     ) -> bool {
-        let Some((slot, op)) = self.table.resolve(wr_id) else {
+        let Some((slot, op)) = self.table.awaited(wr_id) else {
             self.stats.stale_completions += 1;
             return false;
         };

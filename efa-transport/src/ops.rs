@@ -283,6 +283,13 @@ impl<M> Table<M> {
         Some((slot, op))
     }
 
+    /// The operation that a completion is of: one that has a request with the device. A device that
+    /// completes a request twice must not end what was ended before.
+    #[inline]
+    pub(crate) fn awaited(&mut self, wr_id: u64) -> Option<(u32, &mut Op<M>)> {
+        self.resolve(wr_id).filter(|(_, op)| op.pending > 0)
+    }
+
     /// The operation of one request that this id is exactly of: what completions of a busy
     /// program are. All others are for [`resolve`](Self::resolve).
     #[inline(always)]

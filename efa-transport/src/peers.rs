@@ -232,7 +232,9 @@ impl<A> Peers<A> {
         };
         entry.generation = after(id.generation());
         entry.gone = Some(Gone::Disconnected);
-        self.retire(id.index());
+        if entry.in_flight == 0 {
+            self.retire(id.index());
+        }
         true
     }
 
@@ -410,6 +412,20 @@ mod tests {
         assert_eq!(Rc::strong_count(&handle), 2);
         peers.operation_ended(id.index());
         assert_eq!(Rc::strong_count(&handle), 1);
+    }
+
+    #[test]
+    fn a_peer_forgotten_with_an_operation_under_way_keeps_its_handle() {
+        let mut peers = Peers::new();
+        let handle = Rc::new(());
+        let id = peers.install(peer(1, Some(handle.clone())));
+        peers.entry_mut(id.index()).unwrap().in_flight = 1;
+        assert!(peers.forget(id));
+        assert_eq!(Rc::strong_count(&handle), 2);
+        assert_ne!(peers.add(peer(2, None)).index(), id.index());
+        peers.operation_ended(id.index());
+        assert_eq!(Rc::strong_count(&handle), 1);
+        assert_eq!(peers.add(peer(3, None)).index(), id.index());
     }
 
     #[test]

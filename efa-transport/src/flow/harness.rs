@@ -585,6 +585,33 @@ fn busy(depth: u32, quantum: u32, peers: u32) -> (Flow<Memory, Handle>, Vec<Peer
 }
 
 #[test]
+fn a_completion_that_comes_twice_ends_nothing_twice() {
+    let (mut flow, peers) = busy(4, 4, 1);
+    let memory = piece(8).memory;
+    let begin = |flow: &mut Flow<_, _>, tag| {
+        let begun = flow.begin(Kind::Put, peers[0], tag, 8, Some(&memory), NONE);
+        begun.unwrap().0.only_request()
+    };
+    let other = begin(&mut flow, 0);
+    for status in [0, 7] {
+        let request = begin(&mut flow, 1);
+        // The completion waits to be taken: the slot is not free yet.
+        flow.complete(request, status, None);
+        flow.complete(request, status, None);
+        flow.complete(request, 0, Some(&mut Vec::new()));
+    }
+    let receive = flow.begin_receive(2, 8, &memory).unwrap();
+    assert!(flow.received(receive.request(0), 0, 8, Some(peers[0]), None));
+    assert!(!flow.received(receive.request(0), 0, 8, Some(peers[0]), None));
+    assert_eq!(flow.stats.stale_completions, 5);
+    assert_eq!(flow.credits.used(), 1);
+    assert_eq!(flow.peers.get(peers[0]).unwrap().in_flight, 1);
+    flow.complete(other, 0, None);
+    assert_eq!(flow.peers.get(peers[0]).unwrap().in_flight, 0);
+    assert_eq!(std::iter::from_fn(|| flow.take_parked()).count(), 4);
+}
+
+#[test]
 fn a_small_put_behind_a_64_gib_put_posts_at_once_on_the_reserve() {
     let (mut flow, peers) = busy(64, 8, 2);
     flow.submit(Kind::Put, peers[0], 0, None, None, [piece(64 << 30)])
