@@ -242,7 +242,11 @@ impl Domain {
     }
 
     pub(crate) fn withdraw(&self, rkey: u32) {
-        lock(&self.0.regions).remove(&rkey);
+        let mut map = lock(&self.0.regions);
+        // Only the region that has just gone: another may be published under its number.
+        if map.get(&rkey).is_some_and(|weak| weak.strong_count() == 0) {
+            map.remove(&rkey);
+        }
     }
 
     /// The region of this process with this rkey.

@@ -1,8 +1,10 @@
 //! The crate's one error type.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::address::EndpointAddress;
+use crate::diagnosis::Diagnosis;
 use crate::ops::{Kind, OperationId};
 use crate::peers::{Gone, PeerId};
 use crate::remote::RegionError;
@@ -236,6 +238,47 @@ pub enum Error {
     /// Waiting on a descriptor failed.
     #[error("waiting for an event failed: {0}")]
     Io(#[from] std::io::Error),
+}
+
+impl Error {
+    /// What is behind a failed verb on this host, and what to do: a limit, missing rights, a
+    /// device that is full or gone, software that is too old. `None` where the error says all
+    /// there is. Give the addresses of the memory where registering it failed.
+    ///
+    /// It reads files in `/proc`, so it does not belong on a fast path.
+    ///
+    /// ```no_run
+    /// use efa_transport::{Access, Buffer, Domain};
+    ///
+    /// let domain = Domain::open_first()?;
+    /// if let Err(error) = domain.register(Buffer::zeroed(64 << 30)?, Access::LOCAL) {
+    ///     eprintln!("{error}");
+    ///     if let Some(diagnosis) = error.diagnosis(None) {
+    ///         eprintln!("{diagnosis}");
+    ///     }
+    /// }
+    /// # Ok::<(), efa_transport::Error>(())
+    /// ```
+    pub fn diagnosis(&self, memory: Option<Range<u64>>) -> Option<Diagnosis> {
+        match self {
+            Error::Verbs(error)
+            | Error::Connect { source: error, .. }
+            | Error::PostFailed { source: error, .. } => Diagnosis::of(error, memory),
+            _ => None,
+        }
+    }
+
+    /// Whether the same call may succeed later, once completions have been polled.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Error::WouldBlock(_)
+                | Error::QueueFull { .. }
+                | Error::TooManyOperations { .. }
+                | Error::TimedOut(_)
+                | Error::Receive(ReceiveError::QueueFull)
+        )
+    }
 }
 
 fn has(it: &bool) -> &'static str {

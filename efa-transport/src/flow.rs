@@ -932,6 +932,12 @@ impl<M: Clone, A> Flow<M, A> {
         if self.table.find(id).is_none() {
             return false;
         }
+        // Most operations end before their time: don't keep what those leave behind.
+        if self.deadlines.len() >= 64 + 2 * self.table.live() as usize {
+            let table = &self.table;
+            self.deadlines
+                .retain(|&Reverse((_, id))| table.find(id).is_some());
+        }
         self.deadlines.push(Reverse((at, id)));
         true
     }

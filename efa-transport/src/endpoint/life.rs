@@ -79,6 +79,9 @@ impl Endpoint {
 
     /// Rebuilds the endpoint if its queue pair is in the error state; false if it is not.
     ///
+    /// Call it when operations fail with the vendor statuses FLUSHED or QP_INTERNAL_ERROR and
+    /// nobody has cancelled anything, or when posting fails.
+    ///
     /// SRD is not RC: an operation that fails leaves the queue pair as it is. The error state
     /// follows from an internal error of the device, or from losing it. Then the queue pair and its
     /// completion queues are destroyed and made anew, every operation that had not finished
@@ -103,6 +106,7 @@ impl Endpoint {
     /// # Errors
     /// The new queue pair can't be made. The endpoint is then as it was.
     pub fn rebuild(&mut self) -> Result<()> {
+        let _span = self.span("rebuild");
         let was_up = self.core.pair().known_state() != QpState::Reset;
         let (pair, rules) = create_pair(&self.domain, &self.config)?;
         let address = address_of(&self.domain, &pair, &self.config)?;
@@ -157,6 +161,7 @@ impl Endpoint {
     ///
     /// Dropping an endpoint is as safe, and waits for nothing.
     pub fn close(mut self, patience: Duration) -> Closed {
+        let _span = self.span("close");
         let deadline = Instant::now().checked_add(patience);
         let open = |endpoint: &Self| {
             endpoint.core.flow.credits.used() > 0

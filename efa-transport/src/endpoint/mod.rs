@@ -96,6 +96,7 @@ impl Endpoint {
     /// Depths above the device's limits (with both numbers), features that the device or the
     /// library lacks, or whatever the kernel refuses.
     pub fn new(domain: &Domain, config: Config) -> Result<Self> {
+        let _span = tracing::debug_span!("endpoint", device = domain.device_name()).entered();
         let (pair, rules) = create_pair(domain, &config)?;
         let address = address_of(domain, &pair, &config)?;
         let pool = match config.receive_pool {
@@ -247,6 +248,7 @@ impl Endpoint {
     /// The handle can't be made, a transition fails (the queue pair is then back in RESET, or
     /// the error names its state), or the same queue pair is connected with another key.
     pub fn connect(&mut self, address: EndpointAddress) -> Result<PeerId> {
+        let _span = self.span("connect");
         let (handle, key) = self.reach(address)?;
         if let Some(known) = self.connected_at(key) {
             let entry = self.core.flow.peers.get(known);
@@ -334,6 +336,12 @@ impl Endpoint {
             }),
             None => Err(self.gone(peer)),
         }
+    }
+
+    /// For life-cycle events; nothing on the data path has one.
+    fn span(&self, what: &'static str) -> tracing::span::EnteredSpan {
+        let address = self.address;
+        tracing::debug_span!("endpoint", what, number = address.queue_pair()).entered()
     }
 
     #[cold]
@@ -613,4 +621,19 @@ fn create_pair(domain: &Domain, config: &Config) -> Result<(QueuePair, Rules)> {
     }
     .complete();
     Ok((pair, rules))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_can_move_to_another_thread_and_a_domain_can_be_shared() {
+        fn moves<T: Send>() {}
+        fn shared<T: Send + Sync>() {}
+        moves::<Endpoint>();
+        moves::<crate::Connection>();
+        shared::<Domain>();
+        shared::<Region>();
+    }
 }

@@ -48,6 +48,7 @@ impl PeerStore for Endpoint {
     }
 
     fn install(&mut self, peer: &PeerInfo) -> Result<PeerId> {
+        let _span = self.span("install");
         let info = &peer.endpoint;
         let address = info.address;
         let (handle, key) = self.reach(address)?;
