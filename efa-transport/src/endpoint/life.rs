@@ -39,7 +39,7 @@ impl Closed {
 
 impl Endpoint {
     /// Ends an operation for its owner: it completes as
-    /// [`FailureKind::Cancelled`](crate::FailureKind::Cancelled). True unless it was over
+    /// [`FailureKind::Cancelled`]. True unless it was over
     /// already.
     ///
     /// What the device holds already can't be called back: those requests may still take
@@ -54,7 +54,7 @@ impl Endpoint {
     }
 
     /// Gives an operation a time by which it must be complete. After that it completes as
-    /// [`FailureKind::DeadlineExceeded`](crate::FailureKind::DeadlineExceeded), at the next
+    /// [`FailureKind::DeadlineExceeded`], at the next
     /// poll; for the rest, see [`cancel`](Self::cancel).
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Endpoint {
     /// SRD is not RC: an operation that fails leaves the queue pair as it is. The error state
     /// follows from an internal error of the device, or from losing it. Then the queue pair and its
     /// completion queues are destroyed and made anew, every operation that had not finished
-    /// fails with [`FailureKind::QueuePairLost`](crate::FailureKind::QueuePairLost), and all
+    /// fails with [`FailureKind::QueuePairLost`], and all
     /// peers are gone: they know an address that no longer exists, and have to be connected
     /// again.
     ///

@@ -331,7 +331,7 @@ impl Poller {
         unsafe { libc::read(self.knock.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
-    /// A handle by which other threads end a [`wait`](Self::wait).
+    /// A handle by which other threads end a [`wait`].
     pub(super) fn knocker(&self) -> io::Result<Knocker> {
         let fd = self.knock.try_clone()?;
         // SAFETY: the descriptor is new, and handed on to its new owner.
