@@ -54,7 +54,10 @@ int main(void)
 	CHECK(ioctl(fd, 0xc0181b01, read_back) == -1 && errno == ENOTTY);
 	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 	CHECK(write(pair[0], "x", 1) == 1 && read(pair[1], read_back, 1) == 1);
-	CHECK(socket(AF_NETLINK, SOCK_RAW, 20) == -1);
+	/* RDMA netlink is the device's, whatever the host has. */
+	copy = socket(AF_NETLINK, SOCK_RAW, 20);
+	CHECK(copy >= 0);
+	close(copy);
 	copy = socket(AF_NETLINK, SOCK_RAW, 0);
 	CHECK(copy >= 0);
 	close(copy);
