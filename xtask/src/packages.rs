@@ -60,6 +60,18 @@ packages! {
     PIP: "python3-pip", "python3-pip", Probe::Python("pip");
     /// Memory checks and instruction counts.
     VALGRIND: "valgrind", "valgrind", Probe::Programs(&["valgrind"]);
+    /// Translates rdma-core's Python modules into C.
+    CYTHON: "cython3", "python3-Cython", Probe::Programs(&["cython3", "cython"]);
+    /// What they are compiled against.
+    PYTHON_DEV: "python3-dev", "python3-devel", Probe::Module("python3");
+    /// Builds them.
+    NINJA: "ninja-build", "ninja-build", Probe::Programs(&["ninja"]);
+    /// Shows RDMA devices; rdma-core's tests run it.
+    RDMA_TOOL: "iproute2", "iproute", Probe::Programs(&["rdma"]);
+    /// Bandwidth and latency of verbs.
+    PERFTEST: "perftest", "perftest", Probe::Programs(&["ib_send_bw"]);
+    /// libfabric's programs.
+    LIBFABRIC: "libfabric-bin", "libfabric", Probe::Programs(&["fi_pingpong"]);
     /// Network namespaces.
     IPROUTE: "iproute2", "iproute", Probe::Programs(&["ip"]);
     /// Makes a clean Debian root.
@@ -71,6 +83,11 @@ packages! {
 }
 
 impl Package {
+    /// Its name, as Debian has it.
+    pub fn name(&self) -> &'static str {
+        self.debian
+    }
+
     /// Whether it is there.
     pub fn present(&self) -> bool {
         match self.probe {
@@ -138,6 +155,14 @@ fn instructions(packages: &[Package], family: Family) -> String {
         Family::Debian => debian,
         Family::Fedora => fedora,
         Family::Unknown => format!("on Debian or Ubuntu: {debian}\non Amazon Linux: {fedora}"),
+    }
+}
+
+/// Installs the packages where [`ensure`] could do that; elsewhere what wants them does without.
+pub fn wish(packages: &[Package]) {
+    let able = this_family() == Family::Debian && process::is_root();
+    if able && let Err(error) = ensure(packages) {
+        eprintln!("note: {error:#}");
     }
 }
 

@@ -1,10 +1,13 @@
 //! `cargo xtask test`: every kind of test, added up into one closing line.
 
 mod bounded;
+mod foreign;
 mod libtest;
 mod programs;
+mod pyverbs;
 mod shims;
 mod tally;
+mod unittest;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -36,9 +39,14 @@ const NEEDED: [packages::Package; 5] = [
     packages::IPROUTE,
 ];
 
+/// Programs of others that are run on soft-efa, as far as they are there.
+const WANTED: [packages::Package; 2] = [packages::PERFTEST, packages::LIBFABRIC];
+
 /// Makes sure that the system has what the tests use.
 pub fn install_needed() -> Result<()> {
-    packages::ensure(&[&rdma_core::needed(Choice::Auto)[..], &NEEDED].concat())
+    packages::ensure(&[&rdma_core::needed(Choice::Auto)[..], &NEEDED].concat())?;
+    packages::wish(&[&pyverbs::NEEDED[..], &WANTED].concat());
+    Ok(())
 }
 
 /// Runs the tests and prints the closing line.
@@ -80,6 +88,12 @@ pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
         return Ok(tally);
     }
     tally.add(programs::on_software(&rdma_core, only, times)?);
+    if only.is_none_or(|only| foreign::NAME.contains(only)) {
+        let preload = build::preload()?;
+        tally.add(stage("foreign programs", times, || {
+            foreign::run(&rdma_core, &preload)
+        })?);
+    }
     if only.is_some() {
         return Ok(tally);
     }
