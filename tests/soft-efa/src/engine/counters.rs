@@ -51,6 +51,8 @@ counters! {
     packets_corrupted,
     /// Data packets that the plan's link cut swallowed, either way.
     packets_cut,
+    /// Data packets whose payload was taken straight from the sender's process.
+    packets_near,
     /// Data packets that arrived after a later one of the same sender.
     packets_out_of_order,
     /// Data packets that had arrived before; they changed nothing.

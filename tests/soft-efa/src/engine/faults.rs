@@ -132,6 +132,7 @@ pub struct FaultPlan {
     cuts: Vec<Cut>,
     enomem: Vec<(Option<Verb>, Trigger)>,
     slow: Option<u32>,
+    socket: bool,
     timeout: Duration,
 }
 
@@ -150,6 +151,7 @@ impl Default for FaultPlan {
             cuts: Vec::new(),
             enomem: Vec::new(),
             slow: None,
+            socket: false,
             timeout: Self::DEFAULT_TIMEOUT,
         }
     }
@@ -246,7 +248,8 @@ impl FaultPlan {
             }
             "cut" => self.cuts.push(parse_cut(item, value.unwrap_or("both"))?),
             "stop" if value.is_none() => self.stop = true,
-            "stop" => return Err(FaultPlanError::new(item, "it takes no value")),
+            "socket" if value.is_none() => self.socket = true,
+            "stop" | "socket" => return Err(FaultPlanError::new(item, "it takes no value")),
             "slow" => {
                 self.slow = match needed()?.parse() {
                     Ok(n) if n > 0 => Some(n),
@@ -259,7 +262,7 @@ impl FaultPlan {
             "timeout" => self.timeout = parse_time(item, needed()?)?,
             _ => {
                 let reason = "there are loss, dup, delay, reorder, corrupt, status, rnr, stop, \
-                              cut, enomem, slow and timeout";
+                              cut, enomem, slow, socket and timeout";
                 return Err(FaultPlanError::new(item, reason));
             }
         }
@@ -269,6 +272,11 @@ impl FaultPlan {
     /// The device does nothing at all.
     pub(super) fn stopped(&self) -> bool {
         self.stop
+    }
+
+    /// Payloads always travel in datagrams.
+    pub(super) fn socket_only(&self) -> bool {
+        self.socket
     }
 
     /// How long a request waits for a sign of life of its peer.
@@ -508,6 +516,9 @@ impl fmt::Display for FaultPlan {
         if let Some(rate) = self.slow {
             items.push(format!("slow={rate}"));
         }
+        if self.socket {
+            items.push("socket".to_owned());
+        }
         if self.timeout != Self::DEFAULT_TIMEOUT {
             items.push(format!("timeout={}", Time(self.timeout)));
         }
@@ -533,7 +544,7 @@ mod tests {
     fn every_item_survives_a_round_trip() {
         let text = "loss=0.05,dup=0.01,delay=200us:0.1,reorder=32,corrupt=@2,status=7@3,\
                     status=13:0.25,rnr=0.5,stop,cut=both,cut=in:127.0.0.2,enomem=create_qp@2,\
-                    enomem=any:0.5,slow=100,timeout=500ms";
+                    enomem=any:0.5,slow=100,socket,timeout=500ms";
         let plan: FaultPlan = text.parse().unwrap();
         assert_eq!(plan.to_string(), text);
         assert_eq!(FaultPlan::default().to_string(), "");
@@ -562,6 +573,7 @@ mod tests {
             ("enomem=open@1", "create_qp"),
             ("slow=0", "1 or more"),
             ("stop=1", "no value"),
+            ("socket=1", "no value"),
             ("reorder=-1", "4096"),
         ] {
             let error = text.parse::<FaultPlan>().unwrap_err().to_string();

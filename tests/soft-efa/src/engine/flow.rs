@@ -45,6 +45,8 @@ pub(super) struct Flow {
     /// The peer's incarnation, once it has told.
     pub(super) nonce: Option<u64>,
     pub(super) hello: Option<Hello>,
+    /// The peer can read our process.
+    pub(super) near: bool,
     /// The number of the first message in `messages`.
     base: u32,
     messages: VecDeque<Option<Message>>,
@@ -95,6 +97,7 @@ impl Flow {
             limit,
             nonce: None,
             hello: None,
+            near: false,
             base: 1,
             messages: VecDeque::new(),
             outstanding: 0,
@@ -470,6 +473,7 @@ impl Flow {
     pub(super) fn forget_peer(&mut self) {
         self.nonce = None;
         self.hello = None;
+        self.near = false;
         self.smooth = None;
         self.backoff = 0;
     }

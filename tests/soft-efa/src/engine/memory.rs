@@ -232,6 +232,8 @@ pub(super) struct UserMemory {
     /// never written; a `pread` is understood.
     write_by_detour: bool,
     detour: OwnedFd,
+    /// In a place of its own, which stays the same.
+    token: Box<u64>,
 }
 
 impl UserMemory {
@@ -248,6 +250,7 @@ impl UserMemory {
             write_by_detour: under_valgrind(),
             // SAFETY: `move_high` returned a descriptor that nobody else owns.
             detour: unsafe { OwnedFd::from_raw_fd(fd) },
+            token: Box::new(super::qp::incarnation(u64::MAX)),
         };
         memory.probe();
         Ok(memory)
@@ -288,6 +291,48 @@ impl UserMemory {
         } else {
             self.write_detour(from, to)
         }
+    }
+
+    /// Where others can read the value that shows that this process is the one meant.
+    pub(super) fn token(&self) -> (u32, u64, u64) {
+        let address = std::ptr::from_ref::<u64>(&self.token).addr() as u64;
+        (self.pid as u32, address, *self.token)
+    }
+
+    /// Whether the process `pid` can be read, and is the one that wrote `value` at `address`:
+    /// numbers of processes mean different things in different namespaces.
+    pub(super) fn can_pull(&self, pid: u32, address: u64, value: u64) -> bool {
+        let found = Cell::new(0u64);
+        let to = [Span {
+            address: found.as_ptr().addr() as u64,
+            len: 8,
+        }];
+        self.direct.get() && self.pull(pid, address, &to).is_ok() && found.get() == value
+    }
+
+    /// Copies from another process's memory into the program's.
+    pub(super) fn pull(&self, pid: u32, address: u64, to: &[Span]) -> Result<(), Fault> {
+        let pid = libc::pid_t::try_from(pid).map_err(|_| Fault)?;
+        let mut done = 0;
+        for span in to {
+            let local = libc::iovec {
+                iov_base: span.address as *mut libc::c_void,
+                iov_len: span.len,
+            };
+            let remote = libc::iovec {
+                iov_base: address.wrapping_add(done) as *mut libc::c_void,
+                iov_len: span.len,
+            };
+            // SAFETY: `local` is memory that its registration lets the device write, and the
+            // kernel reports what isn't writable; `remote` is in another process (or named like
+            // it), and the kernel reports what isn't readable.
+            let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+            if usize::try_from(n) != Ok(span.len) {
+                return Err(Fault);
+            }
+            done += span.len as u64;
+        }
+        Ok(())
     }
 
     fn read_direct(&self, from: &[Span], to: &mut [u8]) -> Result<(), Fault> {

@@ -233,6 +233,7 @@ impl Message {
             rkey: self.remote.rkey,
             imm: self.imm.unwrap_or(0),
             round: self.round,
+            near: 0,
         }
     }
 }

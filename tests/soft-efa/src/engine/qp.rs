@@ -58,7 +58,7 @@ pub(super) struct QueuePair {
 }
 
 /// A random number that is never 0.
-fn incarnation(index: u64) -> u64 {
+pub(super) fn incarnation(index: u64) -> u64 {
     // The standard library's hasher is seeded from the system's entropy.
     RandomState::new().hash_one((index, std::process::id(), Instant::now())) | 1
 }
@@ -356,9 +356,12 @@ impl QueuePair {
             Frame::Data(data) => Some(*data),
             _ => None,
         });
-        let open = frames
-            .iter()
-            .all(|f| matches!(f, Frame::Hello | Frame::Gone | Frame::Reset));
+        let open = frames.iter().all(|f| {
+            matches!(
+                f,
+                Frame::Hello | Frame::Near { .. } | Frame::Gone | Frame::Reset
+            )
+        });
         if open || self.precheck(env, peer, &header, first_data.as_ref()) {
             let mut spans = std::mem::take(&mut self.spans);
             let mut payload = &bytes[parsed.prefix..];
@@ -369,11 +372,18 @@ impl QueuePair {
                         let (own, rest) = payload.split_at(data.payload());
                         payload = rest;
                         if self.place(env, peer, &header, data, &mut spans, now) {
-                            let fine = env.memory.write(own, &spans).is_ok();
-                            self.landed(env, peer, data, fine, now);
+                            if data.near == 0 {
+                                let fine = env.memory.write(own, &spans).is_ok();
+                                self.landed(env, peer, data, fine, now);
+                            } else if self.pull(env, peer, &header, data, &spans) {
+                                self.landed(env, peer, data, true, now);
+                            } else {
+                                self.responder.forget_landing();
+                            }
                         }
                     }
-                    Frame::Hello => self.hello(env, peer, &header),
+                    Frame::Hello => self.hello(env, peer, &header, &frames),
+                    Frame::Near { .. } => {}
                     answer => {
                         if header.dest == self.core.nonce {
                             self.requester
@@ -443,13 +453,48 @@ impl QueuePair {
             .push_plain(&env.memory, peer, wire::MAX_DATAGRAM, &answer, frame);
     }
 
-    fn hello(&mut self, env: &mut Env, peer: SocketAddrV4, header: &Header) {
+    fn hello(&mut self, env: &mut Env, peer: SocketAddrV4, header: &Header, frames: &[Frame]) {
         if !can_receive(self.core.state) {
             self.tell(env, peer, header, &Frame::Gone);
         } else if self.core.kind == QpKind::Srd {
+            let near = frames.iter().find_map(|frame| match *frame {
+                Frame::Near {
+                    pid,
+                    address,
+                    value,
+                } => env.memory.can_pull(pid, address, value).then_some(pid),
+                _ => None,
+            });
+            self.responder.set_near(peer, header.source, near);
             let window = self.socket.window();
-            self.tell(env, peer, header, &Frame::Welcome { window });
+            let near = near.is_some();
+            self.tell(env, peer, header, &Frame::Welcome { window, near });
         }
+    }
+
+    /// Takes a payload from the sender's process. Where that fails it may be either side's memory
+    /// that is gone: the packet counts as lost, and the sender is told to use the socket.
+    fn pull(
+        &mut self,
+        env: &mut Env,
+        peer: SocketAddrV4,
+        header: &Header,
+        data: &Data,
+        spans: &[Span],
+    ) -> bool {
+        let near = self.responder.near(peer, header.source);
+        let copied = near.is_some_and(|pid| env.memory.pull(pid, data.near, spans).is_ok());
+        if copied {
+            env.counters.packets_near += 1;
+            return true;
+        }
+        let window = self.socket.window();
+        let far = Frame::Welcome {
+            window,
+            near: false,
+        };
+        self.tell(env, peer, header, &far);
+        false
     }
 
     /// Where a data frame's payload belongs, if anywhere.

@@ -15,7 +15,7 @@ use super::net;
 use super::nic::{Env, trace};
 use super::outbox::{Outbox, Payload, Tag};
 use super::qp::Core;
-use super::wire::{self, Data, Frame, Header};
+use super::wire::{self, Data, DataKind, Frame, Header};
 
 /// Packets that one flow sends in one pass.
 const PACKETS_PER_PASS: usize = 256;
@@ -28,6 +28,8 @@ const RNR_WAIT: Duration = Duration::from_micros(100);
 const RNR_LONGEST: Duration = Duration::from_millis(500);
 const HELLO_FIRST: Duration = Duration::from_millis(2);
 const HELLO_LONGEST: Duration = Duration::from_millis(250);
+/// Payloads of writes from this size on are taken from our process where the peer can do that.
+const NEAR: usize = 8192;
 /// One in so many completions waits for a later one to overtake it.
 const HOLD_ONE_IN: u64 = 8;
 
@@ -381,11 +383,14 @@ impl Requester {
         };
         let flow = &mut self.flows[index];
         match *frame {
-            Frame::Welcome { window } => {
+            Frame::Welcome { window, near } => {
                 if flow.nonce.is_none() && header.source != 0 {
                     flow.nonce = Some(header.source);
                     flow.hello = None;
+                    flow.near = near;
                     flow.set_peer_window(window);
+                } else if flow.nonce == Some(header.source) {
+                    flow.near &= near;
                 }
                 return;
             }
@@ -720,13 +725,15 @@ impl Requester {
                 source: core.nonce,
                 ..Header::default()
             };
-            outbox.push_plain(
-                &env.memory,
-                peer,
-                wire::MAX_DATAGRAM,
-                &header,
-                &Frame::Hello,
-            );
+            let (pid, address, value) = env.memory.token();
+            let near = Frame::Near {
+                pid,
+                address,
+                value,
+            };
+            for frame in [Frame::Hello, near] {
+                outbox.push_plain(&env.memory, peer, wire::MAX_DATAGRAM, &header, &frame);
+            }
         }
         1
     }
@@ -811,9 +818,8 @@ impl Requester {
             echo: 0,
         };
         let mut spans = std::mem::take(&mut self.spans);
-        let data = message.data(core, sending.seq, sending.packet, sending.attempt);
+        let mut data = message.data(core, sending.seq, sending.packet, sending.attempt);
         let len = data.payload();
-        let frame = Frame::Data(data);
         // A duplicate travels in a datagram of its own.
         let limit = if alone { 0 } else { flow.limit };
         let tag = Some(Tag::Packet {
@@ -825,8 +831,18 @@ impl Requester {
         let known = message
             .packet_spans(env, core, sending.packet, &mut spans)
             .is_some();
+        let near = flow.near && data.kind == DataKind::Write && !env.faults.socket_only();
+        if let ([span], true) = (&spans[..], near && known && len >= NEAR && !corrupted) {
+            data.near = span.address;
+        }
+        let frame = Frame::Data(data);
         let sent = if !known {
             Err(())
+        } else if data.near != 0 {
+            let payload = Payload::Bytes(&[]);
+            outbox
+                .push(&env.memory, flow.peer, limit, &header, &frame, payload, tag)
+                .map_err(|_| ())
         } else if message.op == Op::Read {
             outbox
                 .push(

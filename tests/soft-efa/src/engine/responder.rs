@@ -94,6 +94,8 @@ pub(super) struct Responder {
     landing: Option<Receive>,
     questions: u64,
     spans: Vec<Span>,
+    /// Peers whose process can be read, by their incarnation.
+    near: FxHashMap<SocketAddrV4, (u64, u32)>,
 }
 
 /// a − b on the circle of sequence numbers.
@@ -185,6 +187,27 @@ impl Responder {
                 self.partials -= 1;
                 self.returned.extend(partial.receive);
             }
+        }
+    }
+
+    /// Learns whether a peer's process can be read, and which it is.
+    pub(super) fn set_near(&mut self, peer: SocketAddrV4, source: u64, pid: Option<u32>) {
+        match pid {
+            Some(pid) => self.near.insert(peer, (source, pid)),
+            None => self.near.remove(&peer),
+        };
+    }
+
+    /// The process of a peer, if it can be read.
+    pub(super) fn near(&self, peer: SocketAddrV4, source: u64) -> Option<u32> {
+        let (known, pid) = self.near.get(&peer)?;
+        (*known == source).then_some(*pid)
+    }
+
+    /// The packet that was about to land counts as lost.
+    pub(super) fn forget_landing(&mut self) {
+        if let Some(receive) = self.landing.take() {
+            self.returned.push_front(receive);
         }
     }
 

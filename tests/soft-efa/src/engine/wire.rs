@@ -11,7 +11,7 @@
 /// Bytes of the datagram header.
 pub(super) const HEADER: usize = 40;
 /// Bytes of a data frame's header.
-pub(super) const DATA_HEADER: usize = 56;
+pub(super) const DATA_HEADER: usize = 64;
 /// Bytes of an acknowledgement frame.
 pub(super) const ACK: usize = 24;
 /// Bytes of every other frame.
@@ -83,6 +83,8 @@ pub(super) struct Data {
     pub(super) imm: u32,
     /// How often the message was started again because the receiver wasn't ready.
     pub(super) round: u16,
+    /// Where the payload is in the sender's process, if it doesn't travel in the datagram; else 0.
+    pub(super) near: u64,
 }
 
 impl Data {
@@ -90,6 +92,7 @@ impl Data {
     pub(super) fn payload(&self) -> usize {
         match self.kind {
             DataKind::ReadRequest => 0,
+            _ if self.near != 0 => 0,
             _ => self.len as usize,
         }
     }
@@ -117,9 +120,16 @@ pub(super) enum Frame {
     },
     /// Asks for the receiver's incarnation.
     Hello,
-    /// Tells it.
+    /// Tells it. `near`: the sender can read the receiver's process.
     Welcome {
         window: u32,
+        near: bool,
+    },
+    /// Comes with a hello: the sender's process, and a place in it where `value` can be read.
+    Near {
+        pid: u32,
+        address: u64,
+        value: u64,
     },
     /// The queue pair is in the error state, or can't receive yet.
     Gone,
@@ -132,7 +142,7 @@ impl Frame {
     pub(super) fn header_len(&self) -> usize {
         match self {
             Self::Data(_) => DATA_HEADER,
-            Self::Ack { .. } => ACK,
+            Self::Ack { .. } | Self::Near { .. } => ACK,
             _ => SHORT,
         }
     }
@@ -167,6 +177,7 @@ impl Frame {
                 }
                 b[32..40].copy_from_slice(&data.address.to_le_bytes());
                 b[48..50].copy_from_slice(&data.round.to_le_bytes());
+                b[56..64].copy_from_slice(&data.near.to_le_bytes());
                 out.extend_from_slice(&b);
             }
             Self::Ack { seq, base, bits } => {
@@ -179,7 +190,17 @@ impl Frame {
             Self::Done { seq, status } => short(out, 17, status, 0, seq),
             Self::NotReady { seq, round } => short(out, 18, 0, round, seq),
             Self::Hello => short(out, 32, 0, 0, 0),
-            Self::Welcome { window } => short(out, 33, 0, 0, window),
+            Self::Welcome { window, near } => short(out, 33, u8::from(near), 0, window),
+            Self::Near {
+                pid,
+                address,
+                value,
+            } => {
+                out.extend_from_slice(&[36, 0, 0, 0]);
+                out.extend_from_slice(&pid.to_le_bytes());
+                out.extend_from_slice(&address.to_le_bytes());
+                out.extend_from_slice(&value.to_le_bytes());
+            }
             Self::Gone => short(out, 34, 0, 0, 0),
             Self::Reset => short(out, 35, 0, 0, 0),
         }
@@ -221,9 +242,11 @@ impl Frame {
                     rkey: u32_at(40)?,
                     imm: u32_at(44)?,
                     round: u16_at(48)?,
+                    near: u64_at(56)?,
                 };
                 let inside = data.packet < data.packets
                     && data.packets <= data.total.max(1)
+                    && (data.near == 0 || data.kind == DataKind::Write)
                     && u64::from(data.offset) + u64::from(data.len) <= u64::from(data.total);
                 if !inside {
                     return None;
@@ -244,7 +267,15 @@ impl Frame {
                 round: u16_at(2)?,
             },
             32 => Self::Hello,
-            33 => Self::Welcome { window: u32_at(4)? },
+            33 => Self::Welcome {
+                window: u32_at(4)?,
+                near: b[1] & 1 != 0,
+            },
+            36 => Self::Near {
+                pid: u32_at(4)?,
+                address: u64_at(8)?,
+                value: u64_at(16)?,
+            },
             34 => Self::Gone,
             35 => Self::Reset,
             _ => return None,

@@ -57,7 +57,7 @@ fn exchange(p: &mut Pair, rounds: usize) {
 
 #[test]
 fn a_fifth_of_all_packets_may_get_lost() {
-    for (net, faults) in [(71, "loss=0.05"), (73, "loss=0.2,dup=0.1")] {
+    for (net, faults) in [(71, "loss=0.05,socket"), (73, "loss=0.2,dup=0.1")] {
         let mut p = Pair::with(net, faults, 3, QpOptions::default());
         exchange(&mut p, 3);
         assert!(p.a.counter("packets_lost") > 0);

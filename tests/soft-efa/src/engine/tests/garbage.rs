@@ -56,6 +56,11 @@ fn data() -> impl Strategy<Value = Data> {
         address,
         rkey: n[7],
         imm: n[0],
+        near: if flags[1] && kind == DataKind::Write {
+            address
+        } else {
+            0
+        },
     })
 }
 
@@ -66,7 +71,10 @@ fn frame() -> impl Strategy<Value = Frame> {
         1 => any::<(u32, u8)>().prop_map(|(seq, status)| Frame::Done { seq, status }),
         1 => any::<(u32, u16)>().prop_map(|(seq, round)| Frame::NotReady { seq, round }),
         1 => Just(Frame::Hello),
-        1 => any::<u32>().prop_map(|window| Frame::Welcome { window }),
+        1 => any::<(u32, bool)>().prop_map(|(window, near)| Frame::Welcome { window, near }),
+        1 => any::<(u32, u64, u64)>().prop_map(|(pid, address, value)| Frame::Near {
+            pid, address, value
+        }),
         1 => Just(Frame::Gone),
         1 => Just(Frame::Reset),
     ]

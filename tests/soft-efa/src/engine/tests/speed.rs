@@ -32,8 +32,8 @@ fn measured(messages: usize, run: impl FnOnce()) -> Rate {
     }
 }
 
-fn engine(net: u8, op: u8, len: usize, messages: usize) -> Rate {
-    let mut p = Pair::new(net);
+fn engine(net: u8, plan: &str, op: u8, len: usize, messages: usize) -> Rate {
+    let mut p = Pair::with(net, plan, 1, QpOptions::default());
     let source = pattern(len, 1);
     let target = vec![0u8; len];
     let lkey = p.a.register(&source, ALL);
@@ -118,9 +118,14 @@ fn speed() {
             "{len} B: UDP {:.0}/s, {:?} each",
             plain.per_second, plain.cost
         );
-        for (name, op) in [("write", 2), ("read", 1)] {
-            let net = 140 + 4 * i as u8 + 2 * op;
-            let rate = engine(net, op, len, messages);
+        let ways = [
+            ("write", "", 2),
+            ("write by socket", "socket", 2),
+            ("read", "", 1),
+        ];
+        for (j, (name, plan, op)) in ways.into_iter().enumerate() {
+            let net = 140 + 8 * i as u8 + 2 * j as u8;
+            let rate = engine(net, plan, op, len, messages);
             println!(
                 "{len} B: {name} {:.0}/s, {:?} each: {:.2} of UDP's rate, {:.2} of its cost",
                 rate.per_second,

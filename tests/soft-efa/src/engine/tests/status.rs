@@ -347,7 +347,11 @@ fn a_queue_pair_reaches_itself_where_the_device_loops_back() {
 
 #[test]
 fn memory_that_vanished_is_an_error_and_not_a_crash() {
-    let mut p = Pair::new(57);
+    memory_vanishes(Pair::new(57));
+    memory_vanishes(Pair::with(63, "socket", 1, QpOptions::default()));
+}
+
+fn memory_vanishes(mut p: Pair) {
     let len = 1 << 20;
     // SAFETY: a new private mapping.
     let at = unsafe {

@@ -19,6 +19,23 @@ fn a_write_lands_and_completes() {
 }
 
 #[test]
+fn large_writes_take_the_short_way_unless_the_plan_forbids_it() {
+    for (net, plan) in [(17, ""), (19, "socket")] {
+        let mut p = Pair::with(net, plan, 1, QpOptions::default());
+        let source = pattern(3_000_000, 1);
+        let target = vec![0u8; 3_000_000];
+        let lkey = p.a.register(&source, ALL);
+        let rkey = p.b.register(&target, ALL);
+        let entry = Entry::rdma(2, 7, p.b(), (&source, lkey), (target.as_ptr(), rkey));
+        p.qa.post(&[entry]);
+        assert_eq!(p.qa.send_cq.wait()[2], 0);
+        assert!(source == target);
+        assert_eq!(p.b.counter("packets_near") > 0, plan.is_empty());
+        assert_eq!(p.b.counter("bytes_received"), 3_000_000);
+    }
+}
+
+#[test]
 fn a_read_fetches_and_completes() {
     let mut p = Pair::new(3);
     let source = pattern(300_000, 2);
