@@ -1,15 +1,17 @@
 //! Programs that know nothing of this project, and the libraries that serve them and us.
 
 use std::ffi::{CStr, CString};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use efa_tests::{run, under};
 
 /// A program of the system, with the system's libraries: it may use what is private to its own
-/// release of rdma-core.
+/// release of rdma-core. A release that was built for the tests has the same programs, first in the
+/// search path.
 fn system(program: &str) -> Command {
-    let mut command = Command::new(program);
+    let mut command = Command::new(Path::new("/usr/bin").join(program));
     command.env_remove("LD_LIBRARY_PATH");
     command
 }
