@@ -12,7 +12,7 @@ use crate::skips::{self, Skip, skip};
 use crate::soft;
 use crate::test::{MAIN, Test};
 
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// How a test wants to be run.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub fn under(options: &str) -> Setup {
 }
 
 impl Setup {
-    /// How long the test may take; two minutes unless it says otherwise.
+    /// How long the test may take; four minutes unless it says otherwise.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self

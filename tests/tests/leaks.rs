@@ -1,5 +1,7 @@
 //! What is made is given back.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use efa_tests::{Node, Remote, Test, alone, footprint};
 use efa_verbs::{Capabilities, Operations, QueuePairConfig};
@@ -26,7 +28,7 @@ fn round(t: &Test, bytes: &[u8]) -> Result<()> {
 
 #[test]
 fn a_thousand_queue_pairs_later_files_mappings_and_objects_are_as_before() {
-    alone().run(|t| {
+    alone().deadline(Duration::from_secs(600)).run(|t| {
         t.need(Capabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let bytes = t.rng().bytes(3000);
