@@ -111,7 +111,7 @@ impl SendEntry {
     /// # Safety
     ///
     /// A session is open, the operation's own entry point was just called for `wr_id`, and `sge`
-    /// and `to` are as for [`QueuePair::push_write`].
+    /// and `to` are as for [`QueuePair::push_write`](super::QueuePair::push_write).
     #[inline(always)]
     pub(super) unsafe fn finish(&self, to: &Destination, sge: Sge) {
         // SAFETY: the order is that which verbs ask for: operation, buffers, address.
