@@ -114,18 +114,20 @@ fn artifact(line: &str) -> Option<Artifact> {
 
 /// Builds the library that brings soft-efa into a program.
 pub fn preload() -> Result<PathBuf> {
-    let made = artifacts(
-        None,
-        &[
-            "build",
-            "--quiet",
-            "--package",
-            "soft-efa-preload",
-            "--profile",
-            "preload",
-        ],
-    )?;
-    made.into_iter()
+    let mut arguments = vec![
+        "build",
+        "--package",
+        "soft-efa-preload",
+        "--profile",
+        "preload",
+    ];
+    // The first time takes long enough that cargo should say what it is doing.
+    let earlier = workspace::target().join("preload/libsoft_efa_preload.so");
+    if earlier.exists() {
+        arguments.push("--quiet");
+    }
+    artifacts(None, &arguments)?
+        .into_iter()
         .find(|artifact| artifact.kind == "cdylib")
         .map(|artifact| artifact.file)
         .context("cargo built soft-efa-preload and named no library")

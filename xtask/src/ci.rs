@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: what a change must pass.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
@@ -56,10 +56,14 @@ pub fn run() -> Result<ExitCode> {
         let mut command = build::cargo();
         command.args(check.cargo).env("RUSTDOCFLAGS", "-D warnings");
         rdma_core.apply(&mut command);
-        tally.add(test::stage(check.name, &mut times, || {
-            Ok(Tally::check(check.name, process::run(&mut command)))
-        })?);
+        tally.add(run_check(check.name, &mut command, &mut times)?);
     }
     tally.add(test::all(&Test::default(), &mut times)?);
     Ok(test::close(&tally, &times))
+}
+
+fn run_check(name: &str, command: &mut Command, times: &mut Times) -> Result<Tally> {
+    test::stage(name, times, || {
+        Ok(Tally::check(name, process::run(command)))
+    })
 }

@@ -17,6 +17,18 @@ const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 
 /// Runs the command to its end, passing on the signals that other processes send to us.
 pub fn run(command: &mut Command) -> Result<ExitStatus> {
+    supervise(command, |signal| signal)
+}
+
+/// The same for a command that would not heed them: each of them kills it.
+pub fn run_or_kill(command: &mut Command) -> Result<ExitStatus> {
+    supervise(command, |signal| match signal {
+        SIGWINCH | SIGUSR1 | SIGUSR2 => signal,
+        _ => libc::SIGKILL,
+    })
+}
+
+fn supervise(command: &mut Command, translate: fn(i32) -> i32) -> Result<ExitStatus> {
     let catch: Vec<i32> = FORWARDED
         .into_iter()
         .filter(|signal| !ignored(*signal))
@@ -34,7 +46,7 @@ pub fn run(command: &mut Command) -> Result<ExitStatus> {
             if origin.process.is_some() {
                 // SAFETY: kill takes numbers alone. The child is not reaped before this thread
                 // has ended (it is left a zombie by the wait below), so `pid` is still its.
-                unsafe { libc::kill(pid, origin.signal) };
+                unsafe { libc::kill(pid, translate(origin.signal)) };
             }
         }
     });
@@ -108,7 +120,14 @@ fn die_by(signal: i32) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::{Duration, Instant};
+
+    /// A signal to this process reaches the programs of all tests: one at a time.
+    fn alone() -> MutexGuard<'static, ()> {
+        static LOCK: Mutex<()> = Mutex::new(());
+        LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
@@ -118,18 +137,31 @@ mod tests {
 
     #[test]
     fn the_status_is_the_programs() {
+        let _alone = alone();
         assert_eq!(run(&mut shell("exit 7")).unwrap().code(), Some(7));
         assert_eq!(run(&mut shell("kill -9 $$")).unwrap().signal(), Some(9));
     }
 
     #[test]
+    fn a_program_that_ignores_signals_can_be_killed() {
+        let _alone = alone();
+        let script = "trap '' TERM; kill -TERM $PPID; sleep 60";
+        let started = Instant::now();
+        let status = run_or_kill(&mut shell(script)).unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
     fn a_program_that_is_not_there_is_named() {
+        let _alone = alone();
         let error = run(&mut Command::new("no-such-program")).unwrap_err();
         assert!(format!("{error:#}").contains("no-such-program"));
     }
 
     #[test]
     fn a_signal_from_another_process_is_passed_on() {
+        let _alone = alone();
         let script = "trap 'exit 42' USR1; kill -USR1 $PPID; \
                       i=0; while [ $i -lt 200 ]; do i=$((i+1)); sleep 0.05; done";
         let started = Instant::now();

@@ -186,7 +186,7 @@ fn stamp_of(prefix: &Path) -> PathBuf {
 }
 
 /// Raised when the way of building changes, so that old prefixes are built again.
-const RECIPE: u32 = 2;
+const RECIPE: u32 = 3;
 
 /// What a finished prefix was made from, and how.
 fn recipe(other: Option<&Path>) -> String {
@@ -231,15 +231,19 @@ fn built(tree: &Tree) -> Result<RdmaCore> {
     lock.lock().context("can't lock target/rdma-core")?;
 
     let other = (!tree.pinned).then_some(tree.path.as_path());
-    let made = fs::read_to_string(stamp_of(&prefix)).is_ok_and(|text| text == recipe(other));
+    let stamp = fs::read_to_string(stamp_of(&prefix)).unwrap_or_default();
+    let made = stamp == recipe(other);
     if made && tree.pinned {
         return Ok(done);
     }
     if !made {
         let _ = fs::remove_dir_all(&prefix);
-        let _ = fs::remove_dir_all(&build);
+        let source = |text: &str| text.split_once(',').map(|(_, source)| source.to_owned());
+        if source(&stamp) != source(&recipe(other)) {
+            let _ = fs::remove_dir_all(&build);
+        }
     }
-    if !build.join("CMakeCache.txt").is_file() {
+    if !made || !build.join("CMakeCache.txt").is_file() {
         let mut cmake = Command::new("cmake");
         cmake.arg("-S").arg(&tree.path).arg("-B").arg(&build);
         if process::on_path("ninja") {
@@ -289,10 +293,19 @@ fn install(source: &Path, build: &Path, prefix: &Path) -> Result<()> {
         )?;
     }
     // What libibverbs reads to find its providers when RDMAV_DRIVERS is not set, and where it
-    // looks first.
-    let providers = prefix.join("etc/libibverbs.d");
+    // looks for them first: so it also works without our environment.
+    let drivers = prefix.join("etc/libibverbs.d");
+    fs::create_dir_all(&drivers)?;
+    fs::write(drivers.join("efa.driver"), "driver efa\n")?;
+    let providers = lib.join("libibverbs");
     fs::create_dir_all(&providers)?;
-    fs::write(providers.join("efa.driver"), "driver efa\n")?;
+    for entry in fs::read_dir(&lib)? {
+        let name = entry?.file_name();
+        let link = providers.join(&name);
+        if name.to_string_lossy().starts_with("libefa-rdmav") && link.symlink_metadata().is_err() {
+            std::os::unix::fs::symlink(Path::new("..").join(&name), &link)?;
+        }
+    }
     let headers = prefix.join("include");
     for name in [
         "arch.h",

@@ -76,7 +76,8 @@ pub fn run(arguments: &Fresh) -> Result<ExitCode> {
         .env("HOME", "/root")
         .env("LANG", "C.UTF-8")
         .envs(network::variables(std::env::vars()));
-    let status = passthrough::run(&mut command)?;
+    // unshare ignores signals; when it is killed, everything in the namespace is.
+    let status = passthrough::run_or_kill(&mut command)?;
     eprintln!(
         "a clean Debian 12: {} after {}",
         process::described(status),

@@ -84,29 +84,31 @@ pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
     let mut tally = Tally::default();
     let only = arguments.only.as_deref();
     if arguments.hardware {
-        tally.add(programs::on_hardware(&rdma_core, only, times)?);
+        let result = programs::on_hardware(&rdma_core, only, times);
+        tally.add_or_fail("test programs", result);
         return Ok(tally);
     }
-    tally.add(programs::on_software(&rdma_core, only, times)?);
+    let result = programs::on_software(&rdma_core, only, times);
+    tally.add_or_fail("test programs", result);
+    let mut add = |name: &str, work: &dyn Fn() -> Result<Tally>| {
+        tally.add_or_fail(name, stage(name, times, work));
+    };
     if only.is_none_or(|only| foreign::NAME.contains(only)) {
-        let preload = build::preload()?;
-        tally.add(stage("foreign programs", times, || {
-            foreign::run(&rdma_core, &preload)
-        })?);
+        add("foreign programs", &|| {
+            foreign::run(&rdma_core, &build::preload()?)
+        });
     }
     if only.is_some() {
         return Ok(tally);
     }
-    if rdma_core.prefix.is_some() {
-        tally.add(programs::on_system(times)?);
-    }
-    tally.add(stage("doc tests", times, || {
-        Ok(programs::doc_tests(&rdma_core))
-    })?);
-    tally.add(stage("C shims", times, || shims::check(&rdma_core))?);
-    tally.add(stage("generated bindings", times, || {
+    add("the system's rdma-core", &|| {
+        programs::on_system(&rdma_core)
+    });
+    add("doc tests", &|| Ok(programs::doc_tests(&rdma_core)));
+    add("C shims", &|| shims::check(&rdma_core));
+    add("generated bindings", &|| {
         Ok(Tally::check("regenerate --check", regenerate_check()))
-    })?);
+    });
     Ok(tally)
 }
 

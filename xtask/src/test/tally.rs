@@ -38,6 +38,17 @@ impl Tally {
         self.skipped.extend(other.skipped);
     }
 
+    /// Adds the tests of another tally; that there is none is a failure.
+    pub fn add_or_fail(&mut self, name: &str, result: anyhow::Result<Self>) {
+        match result {
+            Ok(tally) => self.add(tally),
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                self.fail(name, format!("{error:#}"));
+            }
+        }
+    }
+
     /// Turns tests that say of themselves that they could not run (each is among the passed)
     /// into skipped ones. `notes` has a line `NAME<TAB>REASON` for each.
     pub fn move_skips(&mut self, program: &str, notes: &str) {
