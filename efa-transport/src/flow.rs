@@ -220,6 +220,15 @@ impl<M: Clone, A> Flow<M, A> {
         Ok((id, entry))
     }
 
+    /// Whether operations wait for a peer's grant.
+    pub(crate) fn is_starving(&self) -> bool {
+        self.starved.iter().any(|&id| {
+            self.table
+                .find(id)
+                .is_some_and(|slot| self.table.op(slot).status == Status::Open)
+        })
+    }
+
     /// Takes back an operation that [`begin`](Self::begin) accepted and that was not posted.
     #[cold]
     pub(crate) fn undo(&mut self, slot: u32) {
@@ -245,6 +254,11 @@ impl<M: Clone, A> Flow<M, A> {
         pieces: impl IntoIterator<Item = Piece<M>>,
     ) -> Result<OperationId, Refused> {
         let id = self.plan(kind, peer, tag, immediate, max, pieces)?;
+        // Those that were cancelled while they waited for a grant leave their names behind.
+        if self.starved.len() >= 64 + 2 * self.table.live() as usize {
+            let table = &self.table;
+            self.starved.retain(|&id| table.find(id).is_some());
+        }
         self.turns.push(Class::Fresh, peer.index(), id.slot());
         Ok(id)
     }
@@ -979,6 +993,19 @@ impl<M: Clone, A> Flow<M, A> {
         }
         while let Some(slot) = self.turns.any_of(peer.index()) {
             self.interrupt(self.table.id(slot), FailureKind::Disconnected);
+        }
+        for _ in 0..self.starved.len() {
+            let Some(id) = self.starved.pop_front() else {
+                break;
+            };
+            let Some(slot) = self.table.find(id) else {
+                continue;
+            };
+            if self.table.op(slot).entry() == peer.index() {
+                self.interrupt(id, FailureKind::Disconnected);
+            } else {
+                self.starved.push_back(id);
+            }
         }
         self.clear_grant(peer.index());
         self.peers.remove(peer, why)

@@ -166,6 +166,7 @@ impl Endpoint {
         let open = |endpoint: &Self| {
             endpoint.core.flow.credits.used() > 0
                 || endpoint.core.flow.has_waiting()
+                || endpoint.core.flow.is_starving()
                 || !endpoint.local.is_empty()
         };
         let drain = |endpoint: &mut Self, deadline: Option<Instant>| {

@@ -260,10 +260,10 @@ impl Endpoint {
             });
         }
         self.bring_up(address)?;
-        let local = self.is_local(address);
+        let local = handle.is_none();
         let peer = self.core.flow.peers.add(NewPeer {
             address,
-            handle: Some(handle).filter(|_| !local),
+            handle,
             incarnation: 0,
             local,
             capabilities: 0,
@@ -371,8 +371,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The handle for an address, and the key under which its messages arrive.
-    fn reach(&self, address: EndpointAddress) -> Result<(Handle, u32)> {
+    /// The handle for an address, and the key under which its messages arrive. An address that
+    /// transfers are copied to needs no handle, and has a key that no handle's number is part
+    /// of.
+    fn reach(&self, address: EndpointAddress) -> Result<(Option<Handle>, u32)> {
+        if self.is_local(address) {
+            return Ok((None, source_key(u16::MAX, address.queue_pair())));
+        }
         let handle = self
             .domain
             .handle(address.gid())
@@ -383,7 +388,7 @@ impl Endpoint {
                 source,
             })?;
         let key = source_key(handle.ah().number(), address.queue_pair());
-        Ok((handle, key))
+        Ok((Some(handle), key))
     }
 
     /// The usable peer behind a key.

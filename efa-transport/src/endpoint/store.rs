@@ -70,10 +70,10 @@ impl PeerStore for Endpoint {
             return Ok(installing);
         }
         self.bring_up(address)?;
-        let local = self.is_local(address);
+        let local = handle.is_none();
         let peer = self.core.flow.peers.install(NewPeer {
             address,
-            handle: Some(handle).filter(|_| !local),
+            handle,
             incarnation,
             local,
             capabilities: capabilities(info),

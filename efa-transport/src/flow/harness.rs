@@ -720,3 +720,75 @@ fn a_foreign_id_finds_no_operation() {
     flow.complete(1 << 20, 0, None);
     assert_eq!(flow.stats.stale_completions, 1);
 }
+
+fn table_of(peer: u32, flow: &mut Flow<Memory, Handle>) {
+    let table = crate::remote::RemoteRegion::new(4096, 64, 9).unwrap();
+    flow.set_grant(peer, 1, table);
+}
+
+/// Puts with an immediate each, to a peer that grants one at a time.
+fn starving(count: u64) -> (Flow<Memory, Handle>, PeerId, Vec<OperationId>) {
+    let (mut flow, peers) = busy(16, 4, 1);
+    table_of(peers[0].index(), &mut flow);
+    let ids = (0..count)
+        .map(|tag| {
+            flow.submit(Kind::PutImmediate, peers[0], tag, Some(1), None, [piece(8)])
+                .unwrap()
+        })
+        .collect();
+    (flow, peers[0], ids)
+}
+
+#[test]
+fn immediates_wait_for_the_peers_grant_and_go_on_when_it_has_room() {
+    let (mut flow, _, ids) = starving(3);
+    let mut sink = Count { requests: vec![] };
+    for taken in 0..3 {
+        flow.pump(u32::MAX, &mut sink);
+        flow.commit();
+        assert_eq!(sink.requests.len(), 0, "nothing without a grant");
+        assert!(flow.is_starving());
+        let (id, _, _) = flow.next_inquiry().expect("it should ask");
+        flow.answered(id, Found::Taken(2, taken));
+        flow.pump(u32::MAX, &mut sink);
+        flow.commit();
+        assert_eq!(sink.requests.len(), 1, "one more was granted");
+        flow.complete(sink.requests.remove(0), 0, None);
+    }
+    assert_eq!(flow.table.parked(), 3);
+    assert!(!flow.is_starving());
+    assert_eq!(ids.len(), 3);
+}
+
+#[test]
+fn a_peer_that_has_no_slot_for_us_fails_what_waits() {
+    let (mut flow, _, _) = starving(2);
+    flow.pump(u32::MAX, &mut Count { requests: vec![] });
+    flow.commit();
+    let (id, _, _) = flow.next_inquiry().unwrap();
+    flow.answered(id, Found::NoSlot);
+    for _ in 0..2 {
+        let completion = flow.take_parked().expect("it failed");
+        assert_eq!(
+            completion.result.unwrap_err().kind(),
+            FailureKind::NotGranted
+        );
+    }
+    assert_eq!(flow.table.live(), 0);
+}
+
+#[test]
+fn disconnecting_ends_what_waits_for_a_grant() {
+    let (mut flow, peer, _) = starving(2);
+    flow.pump(u32::MAX, &mut Count { requests: vec![] });
+    flow.commit();
+    assert!(flow.disconnect(peer, Gone::Disconnected));
+    for _ in 0..2 {
+        let completion = flow.take_parked().expect("it ended");
+        assert_eq!(
+            completion.result.unwrap_err().kind(),
+            FailureKind::Disconnected
+        );
+    }
+    assert_eq!(flow.table.live(), 0);
+}
