@@ -150,7 +150,7 @@ fn a_slow_engine_lets_the_queue_fill() {
         assert_eq!(p.qa.send_cq.wait()[2], 0);
     }
     let took = start.elapsed().as_millis();
-    assert!((100..1000).contains(&took), "{took} ms");
+    assert!(took >= 100, "{took} ms");
 }
 
 #[test]

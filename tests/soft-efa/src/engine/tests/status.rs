@@ -421,5 +421,5 @@ fn a_peer_that_fell_silent_fails_all_requests_at_once() {
         assert_eq!(p.qa.send_cq.wait()[2], 13);
     }
     let took = start.elapsed().as_millis();
-    assert!(took < 2000, "{took} ms");
+    assert!(took < 5000, "{took} ms");
 }
