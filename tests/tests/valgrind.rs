@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use efa_tests::{Node, Process, Remote, Test, here};
+use efa_tests::{Node, Pair, Process, Remote, Test, done, here};
+use efa_transport::Config;
 use efa_verbs::{Capabilities, Operations, QueuePairConfig};
 
 const FOUND: i32 = 77;
@@ -40,11 +41,19 @@ fn transfers(t: &Test) -> Result<()> {
     let mut got = vec![0; bytes.len()];
     back.copy_out(0, &mut got)?;
     ensure!(got == bytes);
+
+    // The same through the transport.
+    let mut pair = Pair::new(t, Config::default())?;
+    pair.works(&bytes)?;
+    let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; bytes.len()])?);
+    let get = pair.a.get(pair.ab, &target, source.remote()?, 0)?;
+    done(&mut pair.a, get)?;
+    ensure!(target.to_vec(..)? == bytes);
     Ok(())
 }
 
 #[test]
-fn write_read_and_send_are_clean_under_valgrind() {
+fn put_get_and_send_are_clean_under_valgrind() {
     here()
         .deadline(Duration::from_secs(300))
         .run(|t| match t.role() {
