@@ -111,3 +111,31 @@ fn helper_with(what: &str) -> Result<std::process::Output> {
 fn text(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
+
+#[test]
+fn every_test_that_the_readme_names_exists() -> Result<()> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(folder.join("../README.md"))?;
+    let rows = readme
+        .lines()
+        .skip_while(|line| !line.starts_with("| feature | proved by"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let mut named = 0;
+    for row in rows {
+        let proofs = row.split('|').nth(2).unwrap_or_default();
+        // What stands between backquotes, at the odd places.
+        for proof in proofs.split('`').skip(1).step_by(2) {
+            named += 1;
+            let (file, test) = proof.split_once("::").unwrap_or((proof, ""));
+            let path = folder.join("tests").join(format!("{file}.rs"));
+            let text = std::fs::read_to_string(&path)?;
+            ensure!(
+                text.contains(&format!("fn {test}")),
+                "the README names {proof}"
+            );
+        }
+    }
+    ensure!(named >= 20, "only {named} tests are named");
+    Ok(())
+}
