@@ -5,13 +5,15 @@
 //! have met, and can be told to fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use efa_tests::{Pair, Test, alone, done, under};
+use efa_tests::{Pair, Test, alone, done, here, skip, take_off, under};
 use efa_transport::handshake::PeerStore;
 use efa_transport::{Config, Endpoint, FailureKind, ReceivePool};
 use efa_verbs::{Access, Buffer, CallerMemory, QueuePairConfig};
@@ -292,7 +294,7 @@ fn a_copy_within_the_process_reaches_no_memory_of_an_endpoints_own() {
         let mut endpoint = Endpoint::new(&domain, Config::default())?;
         // What peers may read: its owner writes it by atomic stores, in whatever thread it is.
         let Some(table) = endpoint.local().grant_table else {
-            return Err(efa_tests::skip("the device has no unsolicited receives"));
+            return Err(skip("the device has no unsolicited receives"));
         };
         let own = endpoint.connect(endpoint.address())?;
         let target = efa_tests::region(&domain, &[0; 16])?;
@@ -337,6 +339,80 @@ fn buffers_that_a_queue_pair_keeps_are_not_lent_even_if_it_cannot_be_destroyed()
         let late = pair.a.send_bytes(pair.ab, &[2; 100], None, 0)?;
         done(&mut pair.a, late)?;
         ensure!(!arrived, "a buffer is with two queue pairs");
+        Ok(())
+    });
+}
+
+/// What pkg-config says about libibverbs and libefa.
+fn pkg_config(question: &str) -> Result<String> {
+    let mut command = Command::new("pkg-config");
+    command.args([question, "libefa", "libibverbs"]);
+    take_off(&mut command);
+    let output = command.output()?;
+    ensure!(output.status.success(), "{command:?}: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// Headers like the installed ones, with longer structs; in `to`.
+fn lengthen(to: &Path) -> Result<()> {
+    let installed = pkg_config("--variable=includedir")?;
+    let installed = installed
+        .split_whitespace()
+        .next()
+        .unwrap_or("/usr/include");
+    let from = PathBuf::from(installed).join("infiniband");
+    let header = std::fs::read_to_string(from.join("verbs.h"))
+        .with_context(|| format!("{} has no verbs.h", from.display()))?;
+    let mut longer = String::new();
+    let mut inside = false;
+    for line in header.lines() {
+        inside |= ["struct ibv_port_attr {", "struct ibv_device_attr_ex {"].contains(&line);
+        if inside && line == "};" {
+            longer.push_str("\tuint8_t more[4096];\n");
+            inside = false;
+        }
+        longer.push_str(line);
+        longer.push('\n');
+    }
+    std::fs::create_dir(to.join("infiniband"))?;
+    for entry in std::fs::read_dir(&from)? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), to.join("infiniband").join(entry.file_name()))?;
+    }
+    std::fs::write(to.join("infiniband/verbs.h"), longer)?;
+    Ok(())
+}
+
+#[test]
+fn headers_with_longer_structs_make_no_query_write_beyond_ours() {
+    here().run(|t| {
+        t.device()?;
+        t.need_program("gcc", "gcc")?;
+        t.need_program("pkg-config", "pkg-config")?;
+        let dir = tempfile::tempdir()?;
+        lengthen(dir.path())?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let program = dir.path().join("longer");
+        let mut gcc = Command::new("gcc");
+        gcc.arg("-I").arg(dir.path());
+        gcc.arg("-I").arg(root.join("efa-sys/shim"));
+        gcc.arg(root.join("tests/tests/c/longer_header.c"));
+        gcc.arg(root.join("efa-sys/shim/inlines.c"));
+        gcc.arg("-o").arg(&program);
+        gcc.args(pkg_config("--cflags")?.split_whitespace());
+        gcc.args(pkg_config("--libs")?.split_whitespace());
+        take_off(&mut gcc);
+        let output = gcc.output()?;
+        ensure!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let status = Command::new(&program).status()?;
+        ensure!(
+            status.success(),
+            "{status}; see tests/tests/c/longer_header.c"
+        );
         Ok(())
     });
 }
