@@ -27,7 +27,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use efa_verbs::{Operations, QueuePair, ReceiveRequest, RecvCompletion, RemoteMemory, Sge};
+use efa_verbs::{
+    Operations, QueuePair, ReceiveRequest, RecvCompletion, RemoteMemory, SendCompletion, Sge,
+    TakeSend,
+};
 
 use crate::address::Gid;
 use crate::credit::Credits;
@@ -367,15 +370,11 @@ impl Core {
 
     /// Takes a batch of completions of our requests. Returns how many there were.
     #[inline(always)]
-    pub(crate) fn poll_send(&mut self, mut out: Option<&mut Vec<Completion>>) -> Result<usize> {
+    pub(crate) fn poll_send(&mut self, out: Option<&mut Vec<Completion>>) -> Result<usize> {
         let flow = &mut self.flow;
-        let count = self.pair.poll_send_each(BATCH, |completion| {
-            // What a completed get has written is read by this thread, and by others that it
-            // tells, only after this.
-            fence(Ordering::Acquire);
-            flow.complete(completion.wr_id, completion.status.0, out.as_deref_mut());
-        })?;
-        Ok(count)
+        Ok(self
+            .pair
+            .poll_send_into(BATCH, &mut Completing { flow, out })?)
     }
 
     /// The most that one batch holds.
@@ -575,6 +574,24 @@ impl fmt::Debug for Core {
         f.debug_struct("Core")
             .field("pair", &self.pair)
             .finish_non_exhaustive()
+    }
+}
+
+/// Ends the requests whose completions it is given.
+struct Completing<'a> {
+    flow: &'a mut Flow<Region, Handle>,
+    out: Option<&'a mut Vec<Completion>>,
+}
+
+impl TakeSend for Completing<'_> {
+    #[inline(always)]
+    fn take(&mut self, completion: SendCompletion) {
+        // What a completed get has written is read by this thread, and by others that it
+        // tells, only after this.
+        fence(Ordering::Acquire);
+        let out = self.out.as_deref_mut();
+        self.flow
+            .complete(completion.wr_id, completion.status.0, out);
     }
 }
 

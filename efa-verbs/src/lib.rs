@@ -59,7 +59,7 @@ pub use gid::Gid;
 pub use handle::{AddressHandle, Destination};
 pub use queue_pair::{
     DEFAULT_QUEUE_KEY, DataPath, Operation, Operations, QpState, QueuePair, QueuePairConfig,
-    ReceiveRequest, RemoteMemory,
+    ReceiveRequest, RemoteMemory, TakeSend,
 };
 pub use region::{Access, MemoryRegion, Sge};
 

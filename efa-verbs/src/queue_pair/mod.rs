@@ -75,6 +75,12 @@ enum Way {
     Ring,
 }
 
+/// What completions of sends are given to.
+pub trait TakeSend {
+    /// Takes one.
+    fn take(&mut self, completion: SendCompletion);
+}
+
 /// An SRD queue pair with completion queues of its own.
 ///
 /// Everything that changes it takes `&mut self`, so no two threads are ever in its queues at once.
@@ -251,6 +257,30 @@ impl QueuePair {
         Ok(sent.poll_send(send, most, |wr_id, status| {
             let status = VendorStatus(status.into());
             take(SendCompletion { wr_id, status });
+        }))
+    }
+
+    /// [`poll_send_each`](Self::poll_send_each) for what must be inlined: it is called at one place
+    /// for each data path, and the compiler inlines a closure of some length only where it is
+    /// called at one place.
+    ///
+    /// # Errors
+    ///
+    /// As for [`poll_send_each`](Self::poll_send_each).
+    #[inline(always)]
+    pub fn poll_send_into(&mut self, most: usize, taker: &mut impl TakeSend) -> Result<usize> {
+        if self.session_is_open() {
+            return Err(self.session_open());
+        }
+        let Some(rings) = &mut self.rings else {
+            return self
+                .send_cq
+                .poll_send(most, |completion| taker.take(completion));
+        };
+        let Rings { send, sent, .. } = rings;
+        Ok(sent.poll_send(send, most, |wr_id, status| {
+            let status = VendorStatus(status.into());
+            taker.take(SendCompletion { wr_id, status });
         }))
     }
 

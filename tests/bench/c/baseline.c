@@ -9,6 +9,8 @@
  * TARGET is what `efa-bench target` prints: queue pair, rkey, address and length, with commas. It is on
  * the same device, so its GID is ours. Results are lines of JSON on standard output.
  *
+ * All writes are of the same bytes to the same place.
+ *
  * Under callgrind only measure_post and measure_poll count (--toggle-collect). Completions are polled
  * when all of a batch are in the ring, which await_ring sees by their phase, so that no poll is in
  * vain.
@@ -79,8 +81,8 @@ static inline __attribute__((always_inline)) void post(struct bench *b, unsigned
 	qpx->wr_flags = IBV_SEND_SIGNALED;
 	for (unsigned i = 0; i < batch; i++) {
 		qpx->wr_id = ++b->wr_id;
-		ibv_wr_rdma_write(qpx, b->rkey, b->address + i * size);
-		ibv_wr_set_sge(qpx, b->mr->lkey, (uintptr_t)b->buffer + i * size, size);
+		ibv_wr_rdma_write(qpx, b->rkey, b->address);
+		ibv_wr_set_sge(qpx, b->mr->lkey, (uintptr_t)b->buffer, size);
 		ibv_wr_set_ud_addr(qpx, b->ah, b->qpn, QKEY);
 	}
 	error = ibv_wr_complete(qpx);
@@ -194,9 +196,6 @@ static void throughput(struct bench *b, uint32_t size, unsigned count)
 	unsigned batch = 16, posted = 0, done = 0;
 	double start = now(), seconds;
 
-	/* Whole batches, as many as fit into buffer and queue. */
-	while (batch > 1 && (uint64_t)batch * size > b->length)
-		batch /= 2;
 	count = (count + batch - 1) / batch * batch;
 	while (done < count) {
 		while (posted < count && posted - done + batch <= DEPTH) {
@@ -307,6 +306,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: baseline instructions wr|classic BATCH ROUNDS TARGET\n"
 				"       baseline throughput|latency SIZE COUNT TARGET\n");
 		return 2;
+	}
+	if (!first && strtoul(argv[2], NULL, 10) > b.length) {
+		fprintf(stderr, "baseline: the target has only %lu bytes\n", b.length);
+		return 1;
 	}
 	set_up(&b);
 	if (first) {

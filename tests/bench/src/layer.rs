@@ -5,8 +5,7 @@
 
 use anyhow::{Context, Result, ensure};
 use efa_transport::{
-    Completion, Config, Domain, Endpoint, EndpointAddress, LocalSlice, Loopback, PeerId, Region,
-    RemoteRegion,
+    Completion, Config, Domain, Endpoint, EndpointAddress, Loopback, PeerId, Region, RemoteRegion,
 };
 use efa_verbs::{
     Access, Buffer, DEFAULT_QUEUE_KEY, DataPath, Destination, MemoryRegion, Operations, QueuePair,
@@ -20,7 +19,7 @@ use crate::target::{Target, bring_up, open};
 
 /// A way to write to the target.
 pub trait Layer {
-    /// The next posts write `batch` pieces of `size` bytes.
+    /// The next posts write `batch` times `size` bytes, always the same.
     fn prepare(&mut self, size: u32, batch: u32) -> Result<()>;
     /// Posts a batch.
     fn post(&mut self) -> Result<()>;
@@ -95,19 +94,15 @@ impl Session {
         let (size, addr, lkey) = (self.size, self.region.addr(), self.region.lkey());
         let (target, rkey, to) = (self.target.address, self.target.rkey, self.to);
         let mut wr_id = self.wr_id;
+        let there = RemoteMemory { addr: target, rkey };
+        let here = Sge {
+            addr,
+            length: size,
+            lkey,
+        };
         self.pair.session_start()?;
-        for i in 0..u64::from(self.batch) {
+        for _ in 0..self.batch {
             wr_id += 1;
-            let offset = i * u64::from(size);
-            let there = RemoteMemory {
-                addr: target + offset,
-                rkey,
-            };
-            let here = Sge {
-                addr: addr + offset,
-                length: size,
-                lkey,
-            };
             // SAFETY: a session is open. Region and address handle live in `self` behind the queue
             // pair, and nobody looks at the region's bytes.
             unsafe { self.pair.push_write(wr_id, &to, there, here) };
@@ -150,8 +145,9 @@ fn measure_poll_session(session: &mut Session, most: u32) -> efa_verbs::Result<u
 impl Layer for Session {
     fn prepare(&mut self, size: u32, batch: u32) -> Result<()> {
         ensure!(
-            u64::from(size) * u64::from(batch) <= self.target.length,
-            "the target is too small for {batch} pieces of {size} bytes"
+            u64::from(size) <= self.target.length,
+            "the target has only {} bytes",
+            self.target.length
         );
         (self.size, self.batch) = (size, batch);
         Ok(())
@@ -189,6 +185,7 @@ pub struct Put {
     peer: PeerId,
     region: Region,
     remote: RemoteRegion,
+    piece: RemoteRegion,
     size: u32,
     batch: u32,
     found: Vec<Completion>,
@@ -224,11 +221,13 @@ impl Put {
         let bytes_per_peer = (allocations::live_bytes() - before) / u64::from(peers);
         let peer = endpoint.connect(address(target.queue_pair)?)?;
         let buffer = Buffer::zeroed(target.length as usize)?;
+        let remote = RemoteRegion::new(target.address, target.length, target.rkey)?;
         Ok(Self {
             ring: Ring::of(endpoint.queue_pair())?,
             peer,
             region: domain.register(buffer, Access::LOCAL)?,
-            remote: RemoteRegion::new(target.address, target.length, target.rkey)?,
+            remote,
+            piece: remote,
             endpoint,
             size: 8,
             batch: 1,
@@ -240,14 +239,11 @@ impl Put {
 
     #[inline(always)]
     fn post_batch(&mut self) -> efa_transport::Result<()> {
-        let (peer, size, batch) = (self.peer, u64::from(self.size), u64::from(self.batch));
-        let local = self.region.slice(..)?;
-        let remote = self.remote;
+        let (peer, batch, remote) = (self.peer, u64::from(self.batch), self.piece);
+        let local = self.region.slice(..u64::from(self.size))?;
         self.endpoint.post(|session| {
-            for i in 0..batch {
-                let piece = i * size..(i + 1) * size;
-                let local: LocalSlice<'_> = local.slice(piece.clone())?;
-                session.write(peer, local, remote.slice(piece)?, i)?;
+            for tag in 0..batch {
+                session.write(peer, local, remote, tag)?;
             }
             Ok(())
         })
@@ -286,10 +282,10 @@ fn measure_poll_put(put: &mut Put) -> efa_transport::Result<u32> {
 
 impl Layer for Put {
     fn prepare(&mut self, size: u32, batch: u32) -> Result<()> {
-        let length = u64::from(size) * u64::from(batch);
-        self.remote
-            .slice(..length)
-            .with_context(|| format!("the target is too small for {batch} × {size} bytes"))?;
+        self.piece = self
+            .remote
+            .slice(..u64::from(size))
+            .with_context(|| format!("the target is too small for {size} bytes"))?;
         (self.size, self.batch) = (size, batch);
         Ok(())
     }

@@ -64,28 +64,16 @@ fn measure(command: &str, mut arguments: Arguments) -> Result<()> {
     let target: Target = arguments.next("TARGET")?;
     let peers = arguments.next_or("PEERS", 1)?;
     match &*layer {
-        "session" => run(
-            command,
-            Session::new(path, &target)?,
-            first,
-            second,
-            &target,
-        ),
-        "put" => run(
-            command,
-            Put::new(path, &target, peers)?,
-            first,
-            second,
-            &target,
-        ),
+        "session" => run(command, Session::new(path, &target)?, first, second),
+        "put" => run(command, Put::new(path, &target, peers)?, first, second),
         other => bail!("no such layer: {other}"),
     }
 }
 
-fn run<L: Layer>(command: &str, layer: L, first: u32, second: u32, target: &Target) -> Result<()> {
+fn run<L: Layer>(command: &str, layer: L, first: u32, second: u32) -> Result<()> {
     match command {
         "instructions" => instructions(layer, first, second),
-        "throughput" => throughput(layer, first, second, target),
+        "throughput" => throughput(layer, first, second),
         _ => latency(layer, first, second),
     }
 }
@@ -118,11 +106,8 @@ fn instructions<L: Layer>(mut layer: L, batch: u32, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-fn throughput<L: Layer>(mut layer: L, size: u32, count: u32, target: &Target) -> Result<()> {
-    let mut batch = 16;
-    while batch > 1 && u64::from(batch) * u64::from(size) > target.length {
-        batch /= 2;
-    }
+fn throughput<L: Layer>(mut layer: L, size: u32, count: u32) -> Result<()> {
+    let batch = 16;
     layer.prepare(size, batch)?;
     let count = count.div_ceil(batch) * batch;
     let (mut posted, mut done) = (0, 0);

@@ -23,8 +23,8 @@ use results::{BATCHES, Count, Results, Speed};
 
 /// The first release that tells where the queues are.
 const FIRST_WITH_QUEUES: u32 = 59;
-/// Memory of the target: sixteen of the largest writes.
-const TARGET_BYTES: &str = "16777216";
+/// Memory of the target: the largest write.
+const TARGET_BYTES: &str = "1048576";
 const ROUNDS: u32 = 64;
 /// Sizes, and operations of each for throughput and for latency.
 const SIZES: [(u32, u32, u32); 6] = [
@@ -79,9 +79,13 @@ pub fn run(arguments: &Bench) -> Result<ExitCode> {
     let verdicts = budget::check(&results)?;
     print!("{}", table::verdicts(&verdicts));
     println!("results in {}", workspace::shown(&out));
-    let missed = verdicts.iter().filter(|verdict| !verdict.met()).count();
-    if missed > 0 {
-        println!("{missed} budgets missed");
+    let missed = verdicts.iter().filter(|verdict| !verdict.met());
+    let (excused, exceeded): (Vec<_>, Vec<_>) = missed.partition(|verdict| verdict.excused());
+    if !excused.is_empty() {
+        println!("{} budgets missed as is known", excused.len());
+    }
+    if !exceeded.is_empty() {
+        println!("{} budgets exceeded", exceeded.len());
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
