@@ -23,7 +23,7 @@ use crate::{build, packages, passthrough, process, workspace};
 const COMMANDS: [&str; 2] = ["cargo xtask demo", "cargo xtask test"];
 
 /// Where the clone lies in the root.
-const CLONE: &str = "/root/efa";
+const CLONE: &str = "/srv/efa";
 
 /// Where the toolchain is mounted.
 const TOOLCHAIN: &str = "/opt/rust";
@@ -121,7 +121,7 @@ fn bootstrap(root: &Path, log: &Path) -> Result<()> {
     command
         .args(["--variant=minbase", "bookworm"])
         .arg(root)
-        .arg(network::mirror());
+        .args(network::mirror());
     process::run_logged("making a Debian 12 root", &mut command, log)
 }
 

@@ -8,11 +8,8 @@ use anyhow::{Context, Result};
 
 use crate::process;
 
-/// Debian's archive where this machine does not name one.
-const ARCHIVE: &str = "http://deb.debian.org/debian";
-
-/// The archive that this machine gets Debian from.
-pub fn mirror() -> String {
+/// The archive that this machine gets Debian from, if it names one; debootstrap knows another.
+pub fn mirror() -> Option<String> {
     let mut texts = vec![fs::read_to_string("/etc/apt/sources.list").unwrap_or_default()];
     for entry in fs::read_dir("/etc/apt/sources.list.d")
         .into_iter()
@@ -21,10 +18,7 @@ pub fn mirror() -> String {
     {
         texts.push(fs::read_to_string(entry.path()).unwrap_or_default());
     }
-    texts
-        .iter()
-        .find_map(|text| archive(text))
-        .unwrap_or_else(|| ARCHIVE.to_owned())
+    texts.iter().find_map(|text| archive(text))
 }
 
 /// The first archive of Debian itself in a list of sources, in either format.
@@ -166,11 +160,11 @@ mod tests {
 
     #[test]
     fn debians_archive_is_found_in_both_formats() {
-        let lines = "# deb http://a/debian x\ndeb https://b/cloud c main\ndeb [signed-by=/k] http://m.example/debian/ bookworm main\n";
-        assert_eq!(archive(lines).as_deref(), Some("http://m.example/debian/"));
+        let lines = "# deb ftp://a/debian x\ndeb ftp://b/cloud c main\ndeb [signed-by=/k] ftp://m.example/debian/ bookworm main\n";
+        assert_eq!(archive(lines).as_deref(), Some("ftp://m.example/debian/"));
         let stanza =
-            "Types: deb\n# http://old/debian\nURIs: http://n.example/debian\nSuites: bookworm\n";
-        assert_eq!(archive(stanza).as_deref(), Some("http://n.example/debian"));
+            "Types: deb\n# ftp://old/debian\nURIs: ftp://n.example/debian\nSuites: bookworm\n";
+        assert_eq!(archive(stanza).as_deref(), Some("ftp://n.example/debian"));
         assert_eq!(archive("deb http://x/ubuntu noble main\n"), None);
     }
 
