@@ -33,7 +33,8 @@ pub enum FailureKind {
     /// A copy within this process was not possible: the remote region is not one that
     /// this process has registered with the access needed.
     LocalAccess,
-    /// The peer has no room for immediates of ours.
+    /// The peer has no room for immediates of ours, or all that it granted failed in a way that
+    /// leaves open whether they arrived.
     NotGranted,
     /// The peer is behind this same device, which does not loop back, and is not this endpoint.
     NoLoopback,
@@ -170,7 +171,8 @@ impl fmt::Display for Failure {
             ),
             FailureKind::NotGranted => f.write_str(
                 "the peer has no room for our writes with immediate data: as many peers as its \
-                 Config::immediate_room allows for have theirs; raise it there",
+                 Config::immediate_room allows for have theirs (raise it there), or as many as it \
+                 granted us failed and may wait at the peer (disconnect, and connect again)",
             ),
             FailureKind::NoLoopback => f.write_str(
                 "the peer is another endpoint of this same device, which drops traffic to itself: \

@@ -126,8 +126,8 @@ pub(crate) struct Flow<M, A> {
     hungry: VecDeque<u32>,
     /// Operations whose last request waits for a grant.
     starved: VecDeque<OperationId>,
-    /// Inquiries that have ended: their tag, and whether the read succeeded.
-    inquired: Vec<(u64, bool)>,
+    /// Inquiries that have ended: their tag, and why the read failed, if it did.
+    inquired: Vec<(u64, Option<FailureKind>)>,
     inquiries: u32,
     max_request: u32,
     quantum: u32,
@@ -558,6 +558,9 @@ impl<M: Clone, A> Flow<M, A> {
             }
         }
         if vendor_status != 0 {
+            if self.table.op(slot).kind == Kind::PutImmediate {
+                self.immediate_failed(slot, vendor_status);
+            }
             self.stats.count_failure(vendor_status);
             self.note(slot, FailureKind::Device { vendor_status }, offset);
         }
@@ -618,12 +621,9 @@ impl<M: Clone, A> Flow<M, A> {
         let landed = self.landed(slot);
         let op = self.table.op_mut(slot);
         let index = op.entry();
-        match op.kind {
-            Kind::Inquire => return self.end_inquiry(slot),
-            Kind::PutImmediate => self.return_unused_grant(slot),
-            _ => {}
+        if op.kind == Kind::Inquire {
+            return self.end_inquiry(slot);
         }
-        let op = self.table.op_mut(slot);
         match &mut op.failure {
             Some(cause) => {
                 cause.bytes = landed;
@@ -654,23 +654,23 @@ impl<M: Clone, A> Flow<M, A> {
         }
     }
 
-    /// An immediate that certainly never arrived gives its grant back. One that was never
-    /// posted took none.
-    fn return_unused_grant(&mut self, slot: u32) {
-        let op = self.table.op(slot);
-        let lost = match op.failure.as_ref().map(|cause| cause.kind) {
-            Some(FailureKind::Device { vendor_status }) => {
-                matches!(vendor_status, 3..=7 | 9 | 14 | 15 | 18)
-            }
-            _ => false,
-        };
+    /// A request of a put with an immediate has failed. If it was the one that carries the
+    /// immediate, which goes last and alone, and that certainly never arrived, its grant comes
+    /// back.
+    #[cold]
+    fn immediate_failed(&mut self, slot: u32, vendor_status: u32) {
         let posted = match self.plans.get(slot as usize).filter(|plan| plan.active) {
             Some(planned) => planned.plan.left() == 0,
             None => true,
         };
-        if lost && posted {
-            let entry = op.entry();
+        let entry = self.table.op(slot).entry();
+        if !posted {
+            return;
+        }
+        if matches!(vendor_status, 3..=7 | 9 | 14 | 15 | 18) {
             self.return_grant(entry);
+        } else if let Some(grant) = self.grant_mut(entry) {
+            grant.doubt();
         }
     }
 
@@ -793,11 +793,15 @@ impl<M: Clone, A> Flow<M, A> {
 
     /// Gives one back that never arrived.
     pub(crate) fn return_grant(&mut self, entry: u32) {
-        if let Some(at) = self.peers.entry(entry).map(|entry| entry.grant)
-            && let Some(Some(grant)) = self.grants.get_mut(at as usize)
-        {
+        if let Some(grant) = self.grant_mut(entry) {
             grant.give_back();
         }
+    }
+
+    /// What a peer has granted.
+    pub(crate) fn grant_mut(&mut self, entry: u32) -> Option<&mut Grant> {
+        let at = self.peers.entry(entry)?.grant;
+        self.grants.get_mut(at as usize)?.as_mut()
     }
 
     /// Puts a grant on the list of those to ask about.
@@ -848,8 +852,8 @@ impl<M: Clone, A> Flow<M, A> {
         self.inquiries += 1;
     }
 
-    /// An inquiry that has ended: its tag, and whether the read succeeded.
-    pub(crate) fn take_inquired(&mut self) -> Option<(u64, bool)> {
+    /// An inquiry that has ended: its tag, and why the read failed, if it did.
+    pub(crate) fn take_inquired(&mut self) -> Option<(u64, Option<FailureKind>)> {
         self.inquired.pop()
     }
 
@@ -869,10 +873,13 @@ impl<M: Clone, A> Flow<M, A> {
             return; // the peer has gone, and another has its index
         }
         let more = grant.end_inquiry(found);
-        let denied = grant.is_denied();
+        let hopeless = match found {
+            Found::Failed(kind) => Some(kind),
+            _ => grant.is_denied().then_some(FailureKind::NotGranted),
+        };
         let entry = grant.peer;
         self.list_grant(at);
-        if more || denied {
+        if more || hopeless.is_some() {
             // Those that wait for this peer: on with them, or off.
             for _ in 0..self.starved.len() {
                 let Some(id) = self.starved.pop_front() else {
@@ -883,8 +890,8 @@ impl<M: Clone, A> Flow<M, A> {
                 };
                 if self.table.op(slot).entry() != entry {
                     self.starved.push_back(id);
-                } else if denied {
-                    self.interrupt(id, FailureKind::NotGranted);
+                } else if let Some(kind) = hopeless {
+                    self.interrupt(id, kind);
                 } else if self.table.op(slot).status == Status::Open {
                     self.turns.push(Class::Fresh, entry, slot);
                 }
@@ -899,8 +906,8 @@ impl<M: Clone, A> Flow<M, A> {
 
     fn end_inquiry(&mut self, slot: u32) {
         let op = self.table.op_mut(slot);
-        let ok = op.failure.take().is_none();
-        self.inquired.push((op.tag, ok));
+        let failure = op.failure.take().map(|cause| cause.kind);
+        self.inquired.push((op.tag, failure));
         self.inquiries -= 1;
         self.device_done(slot);
         self.table.release(slot);

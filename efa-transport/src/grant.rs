@@ -13,11 +13,22 @@
 //! program that connects without the handshake has no grant and no limit, and one that is
 //! none of ours may do as it likes: the receiver counts what comes without a grant
 //! ([`Stats::ungranted`](crate::Stats::ungranted)).
+//!
+//! A connection may end on one side only, and begin again. So the count is read as a difference: to
+//! what was found first, by a sender that comes back to its slot, and to what was found when the
+//! slot was opened anew, which the count's upper bits tell, by one that was disconnected.
+//!
+//! An immediate whose request failed without a word of the peer may have arrived or not. It is
+//! counted as outstanding until the peer's count says otherwise. When all that were granted have
+//! gone that way, those that wait fail, because nothing may ever come to let them go on.
 
+use crate::failure::FailureKind;
 use crate::remote::RemoteRegion;
 
-/// Bytes of a slot: incarnation, and number taken, both in the device's order.
+/// Bytes of a slot: incarnation, and number taken, both little-endian.
 pub(crate) const SLOT: u64 = 16;
+/// The bits of the number that count; those above tell one opening of a slot from another.
+const COUNT_BITS: u32 = 48;
 
 /// Which slot of the peer's table is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +43,10 @@ enum Place {
 /// What an inquiry found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// The read failed.
+    /// It could not be made now.
     Nothing,
+    /// The read failed, and so would what waits.
+    Failed(FailureKind),
     /// No slot is ours.
     NoSlot,
     /// Ours, and how many have been taken.
@@ -54,6 +67,12 @@ pub(crate) struct Grant {
     sent: u64,
     /// Of those, the ones that are known to have been taken.
     taken: u64,
+    /// Of the others, those that failed and may have arrived; at most so many.
+    doubtful: u64,
+    /// The peer's count when it was first seen, and `taken` at that time.
+    base: Option<(u64, u64)>,
+    /// `sent` at the last handshake.
+    met: u64,
     /// `sent` at the last inquiry, so that none is made twice for nothing.
     asked_at: u64,
     asking: bool,
@@ -73,6 +92,9 @@ impl Grant {
             place: Place::Unknown,
             sent: 0,
             taken: 0,
+            doubtful: 0,
+            base: None,
+            met: 0,
             asked_at: 0,
             asking: false,
             wanted: false,
@@ -95,6 +117,16 @@ impl Grant {
     pub(crate) fn give_back(&mut self) {
         self.sent = self.sent.saturating_sub(1).max(self.taken);
         self.asked_at = self.asked_at.min(self.sent);
+    }
+
+    /// Another handshake with the same peer: it may have opened another slot.
+    pub(crate) fn met_again(&mut self) {
+        self.met = self.sent;
+    }
+
+    /// One failed, and nobody knows whether it arrived.
+    pub(crate) fn doubt(&mut self) {
+        self.doubtful += 1;
     }
 
     /// Whether it is time to ask: somebody waits, or half of the grant is used.
@@ -128,30 +160,48 @@ impl Grant {
     /// The inquiry has ended. True where more may be sent than before.
     pub(crate) fn end_inquiry(&mut self, found: Found) -> bool {
         self.asking = false;
-        match found {
-            Found::Nothing => false,
+        let (slot, count) = match found {
+            Found::Nothing => return false,
+            Found::Failed(_) => {
+                self.wanted = false;
+                return false;
+            }
             Found::NoSlot => {
                 self.place = Place::Nowhere;
                 self.wanted = false;
-                false
+                return false;
             }
-            Found::Taken(slot, taken) => {
-                self.place = Place::At(slot);
+            Found::Taken(slot, count) => (slot, count),
+        };
+        self.place = Place::At(slot);
+        match self.base {
+            Some((base, taken)) if base >> COUNT_BITS == count >> COUNT_BITS => {
+                let since = taken.saturating_add(count.saturating_sub(base));
                 // A count beyond what was sent is another's, or damaged.
-                let taken = taken.clamp(self.taken, self.sent);
-                self.taken = taken;
-                let some = self.sent - self.taken < self.limit.into();
-                if some {
-                    self.wanted = false;
-                }
-                some
+                self.taken = since.clamp(self.taken, self.sent);
             }
+            // The slot was opened anew. What was outstanding before is nobody's any more.
+            Some(_) => {
+                let opened = count >> COUNT_BITS << COUNT_BITS;
+                self.base = Some((opened, self.met));
+                let since = self.met.saturating_add(count - opened);
+                self.taken = since.clamp(self.taken, self.sent);
+            }
+            // Nothing has been sent. The peer may know us from before.
+            None => self.base = Some((count, self.taken)),
         }
+        self.doubtful = self.doubtful.min(self.sent - self.taken);
+        let some = self.sent - self.taken < self.limit.into();
+        if some {
+            self.wanted = false;
+        }
+        some
     }
 
-    /// Whether the peer has no slot for us.
+    /// Whether no more can be hoped for: the peer has no slot for us, or all that it granted
+    /// may have been lost.
     pub(crate) fn is_denied(&self) -> bool {
-        self.place == Place::Nowhere || self.limit == 0
+        self.place == Place::Nowhere || self.doubtful >= self.limit.into()
     }
 
     /// Asks again after a denial: a slot may have become free.
@@ -182,17 +232,22 @@ pub(crate) fn find(bytes: &[u8], first: u32, incarnation: u64) -> Found {
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Vec<u32>,
+    opened: u64,
 }
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Self {
         Self {
             free: (0..count).rev().collect(),
+            opened: 0,
         }
     }
 
-    pub(crate) fn take(&mut self) -> Option<u32> {
-        self.free.pop()
+    /// A free slot, and the number that its count begins with.
+    pub(crate) fn take(&mut self) -> Option<(u32, u64)> {
+        let slot = self.free.pop()?;
+        self.opened += 1;
+        Some((slot, self.opened << COUNT_BITS))
     }
 
     pub(crate) fn give_back(&mut self, slot: u32) {
@@ -247,12 +302,55 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_inquiry_is_repeated_while_somebody_waits() {
+    fn an_inquiry_that_could_not_be_made_is_repeated_and_one_that_failed_is_not() {
         let mut grant = grant(1);
         grant.take();
         grant.begin_inquiry();
         assert!(!grant.end_inquiry(Found::Nothing));
         assert!(grant.wants_inquiry());
+        grant.begin_inquiry();
+        assert!(!grant.end_inquiry(Found::Failed(FailureKind::Device { vendor_status: 9 })));
+        assert!(!grant.wants_inquiry());
+    }
+
+    #[test]
+    fn a_count_of_an_earlier_connection_is_not_ours() {
+        let mut grant = grant(2);
+        grant.take();
+        grant.begin_inquiry();
+        assert!(grant.end_inquiry(Found::Taken(0, 100)));
+        assert!(grant.take() && grant.take() && !grant.take());
+        assert!(!grant.end_inquiry(Found::Taken(0, 100)));
+        assert!(grant.end_inquiry(Found::Taken(0, 101)));
+        assert!(grant.take() && !grant.take());
+        // The slot was closed and opened: the count begins anew.
+        grant.met_again();
+        assert!(grant.end_inquiry(Found::Taken(1, 1 << COUNT_BITS)));
+        assert!(grant.take() && grant.take() && !grant.take());
+        assert!(!grant.end_inquiry(Found::Taken(1, 1 << COUNT_BITS)));
+        assert!(grant.end_inquiry(Found::Taken(1, (1 << COUNT_BITS) + 1)));
+        assert!(grant.take() && !grant.take());
+        // Some were sent before the new count was seen.
+        assert!(grant.end_inquiry(Found::Taken(1, (1 << COUNT_BITS) + 3)));
+        grant.met_again();
+        assert!(grant.take() && grant.take() && !grant.take());
+        assert!(grant.end_inquiry(Found::Taken(1, (2 << COUNT_BITS) + 1)));
+        assert!(grant.take() && !grant.take());
+    }
+
+    #[test]
+    fn when_all_may_be_lost_nothing_more_is_hoped_for_until_the_count_moves() {
+        let mut grant = grant(2);
+        grant.take();
+        grant.end_inquiry(Found::Taken(0, 0));
+        assert!(grant.take() && grant.take());
+        grant.doubt();
+        assert!(!grant.is_denied());
+        grant.doubt();
+        assert!(!grant.end_inquiry(Found::Taken(0, 0)));
+        assert!(grant.is_denied());
+        assert!(grant.end_inquiry(Found::Taken(0, 1)));
+        assert!(!grant.is_denied() && grant.take());
     }
 
     proptest! {

@@ -188,8 +188,8 @@ impl GrantTable {
 
     /// A slot for a peer of this incarnation.
     pub(crate) fn open(&mut self, incarnation: u64) -> Option<u32> {
-        let slot = self.slots.take()?;
-        self.word(slot, 1)?.store(0, Ordering::Relaxed);
+        let (slot, count) = self.slots.take()?;
+        self.word(slot, 1)?.store(count.to_le(), Ordering::Relaxed);
         // A peer that reads the name finds the number of its own.
         self.word(slot, 0)?
             .store(incarnation.to_le(), Ordering::Release);

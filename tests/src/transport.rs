@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use efa_transport::handshake::{PeerInfo, PeerStore};
 use efa_transport::{
     Access, Buffer, Completion, Config, Domain, Endpoint, FailureKind, OperationId, PeerId, Region,
 };
@@ -52,6 +53,21 @@ impl Pair {
         })
     }
 
+    /// Two endpoints in `domain` that have shaken hands, so that each knows the other's
+    /// incarnation and what it has granted.
+    pub fn introduced(domain: &Domain, config: Config) -> Result<Self> {
+        let mut a = Endpoint::new(domain, config.clone())?;
+        let mut b = Endpoint::new(domain, config)?;
+        let (ab, ba) = introduce(&mut a, &mut b)?;
+        Ok(Self {
+            a,
+            b,
+            ab,
+            ba,
+            domain: domain.clone(),
+        })
+    }
+
     /// A region that holds `bytes`, with all access that the device allows.
     pub fn region(&self, bytes: &[u8]) -> Result<Region> {
         region(&self.domain, bytes)
@@ -66,6 +82,23 @@ impl Pair {
         ensure!(target.to_vec(..)? == bytes, "the data differs");
         Ok(())
     }
+}
+
+/// What an endpoint tells its peers in a handshake.
+pub fn info_of(endpoint: &Endpoint) -> PeerInfo {
+    PeerInfo {
+        endpoint: endpoint.local(),
+        user_data: Vec::new(),
+    }
+}
+
+/// A handshake between two endpoints of this process, without a channel.
+pub fn introduce(a: &mut Endpoint, b: &mut Endpoint) -> Result<(PeerId, PeerId)> {
+    let ab = a.install(&info_of(b))?;
+    let ba = b.install(&info_of(a))?;
+    PeerStore::activate(a, &ab);
+    PeerStore::activate(b, &ba);
+    Ok((ab, ba))
 }
 
 /// A region that holds `bytes`, with all access that the device allows.

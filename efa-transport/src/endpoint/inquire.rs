@@ -3,7 +3,8 @@
 use efa_verbs::{Access, Buffer};
 
 use super::Endpoint;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::flow::GrantId;
 use crate::grant::{Found, find};
 
@@ -14,13 +15,12 @@ impl Endpoint {
     /// Takes answers, and asks whom it is time to ask. Returns how many answers there were.
     pub(super) fn inquire(&mut self) -> Result<usize> {
         let mut answers = 0;
-        while let Some((tag, ok)) = self.core.flow.take_inquired() {
+        while let Some((tag, failure)) = self.core.flow.take_inquired() {
             answers += 1;
             let (id, buffer) = of_tag(tag);
-            let found = if ok {
-                self.read_answer(id, buffer)
-            } else {
-                Found::Nothing
+            let found = match failure {
+                None => self.read_answer(id, buffer),
+                Some(kind) => Found::Failed(kind),
             };
             if let Some(buffer) = self.inquiry_buffers.get_mut(buffer) {
                 buffer.1 = false;
@@ -51,7 +51,13 @@ impl Endpoint {
                 }
                 Err(error) => {
                     tracing::debug!(%peer, %error, "can't ask for the grant");
-                    self.core.flow.answered(id, Found::Nothing);
+                    let found = match &error {
+                        Error::PostFailed { source, .. } => Found::Failed(FailureKind::Post {
+                            errno: source.raw_os_error().unwrap_or(0),
+                        }),
+                        _ => Found::Nothing,
+                    };
+                    self.core.flow.answered(id, found);
                     break;
                 }
             }

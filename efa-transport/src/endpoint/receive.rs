@@ -108,7 +108,7 @@ impl Endpoint {
         if written {
             self.landed(done.immediate.unwrap_or(0));
             if done.unsolicited {
-                self.taken(peer);
+                self.taken(done);
             }
         } else if done.status.is_ok() {
             self.core.flow.stats.messages += 1;
@@ -120,14 +120,22 @@ impl Endpoint {
     }
 
     /// An unsolicited completion has left the queue: its sender may send another.
-    fn taken(&mut self, peer: Option<PeerId>) {
-        let slot = peer
-            .and_then(|peer| self.core.flow.peers.get(peer))
-            .map(|entry| entry.slot)
-            .filter(|&slot| slot != NONE);
-        match (slot, &self.grants) {
-            (Some(slot), Some(grants)) => grants.taken(slot),
-            _ => self.core.flow.stats.ungranted += 1,
+    fn taken(&mut self, done: &RecvCompletion) {
+        let mut granted = false;
+        for peer in self.senders(done) {
+            let slot = self.core.flow.peers.entry(peer.index());
+            let slot = slot.map_or(NONE, |entry| entry.slot);
+            // A slot of another life of the sender, which is dead, may count as well: nobody
+            // reads that one.
+            if slot != NONE
+                && let Some(grants) = &self.grants
+            {
+                grants.taken(slot);
+                granted = true;
+            }
+        }
+        if !granted {
+            self.core.flow.stats.ungranted += 1;
         }
     }
 
@@ -155,10 +163,33 @@ impl Endpoint {
         }
     }
 
-    /// The peer that a receive completion came from.
+    /// The peer that a receive completion came from. `None` also where it may be one of two
+    /// lives of the same endpoint.
     fn sender(&self, done: &RecvCompletion) -> Option<PeerId> {
-        let handle = done.src_handle?;
-        self.connected_at(source_key(handle, done.src_qp))
+        let mut senders = self.senders(done);
+        let sender = senders.next();
+        if senders.next().is_some() {
+            return None;
+        }
+        sender
+    }
+
+    /// Who may have sent this: the peer that is connected from there, and those whose handshake
+    /// may have ended on their side already.
+    fn senders(&self, done: &RecvCompletion) -> impl Iterator<Item = PeerId> {
+        let from = done.src_handle.map(|handle| (handle, done.src_qp));
+        let key = from.map(|(handle, number)| source_key(handle, number));
+        let connected = key.and_then(|key| self.connected_at(key));
+        let installing = self.installing.values().copied().filter(move |peer| {
+            let entry = self.core.flow.peers.entry(peer.index());
+            let handle = entry.and_then(|entry| Some((entry.handle.as_ref()?, entry.address)));
+            from.is_some_and(|(number, queue_pair)| {
+                handle.is_some_and(|(handle, address)| {
+                    handle.ah().number() == number && address.queue_pair() == queue_pair
+                })
+            })
+        });
+        connected.into_iter().chain(installing)
     }
 }
 

@@ -135,8 +135,9 @@ impl Endpoint {
         {
             entry.slot = grants.open(info.incarnation.number()).unwrap_or(NONE);
         }
-        if entry.grant == NONE
-            && self.rules.unsolicited
+        if let Some(grant) = flow.grant_mut(peer.index()) {
+            grant.met_again();
+        } else if self.rules.unsolicited
             && let Some(table) = info.grant_table
         {
             flow.set_grant(peer.index(), info.immediate_grant, table);

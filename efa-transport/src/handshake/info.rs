@@ -211,7 +211,7 @@ pub struct EndpointInfo {
     pub immediate_grant: u32,
     /// Where the other side can read how many of its immediates have been taken, so that it may
     /// send as many again: a table of slots of 16 bytes, the sender's incarnation and the number,
-    /// both little-endian.
+    /// both little-endian. The upper 16 bits of the number change when a slot is opened anew.
     pub grant_table: Option<RemoteRegion>,
 }
 
