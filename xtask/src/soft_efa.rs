@@ -60,6 +60,10 @@ pub struct Devices {
     /// Lower the longest RDMA request, so that chunking is seen with little data.
     #[arg(long, value_name = "BYTES")]
     max_rdma_size: Option<u32>,
+    /// Give queue pairs the lowest free numbers from here on, so that a restarted process gets
+    /// the numbers of its predecessor.
+    #[arg(long, value_name = "N")]
+    first_qp: Option<u16>,
     /// How libibverbs talks to the kernel: ioctl or write.
     #[arg(long, default_value_t)]
     abi: Abi,
@@ -77,6 +81,7 @@ impl Devices {
             addr: self.addr,
             seed: self.seed,
             max_rdma_size: self.max_rdma_size,
+            first_qp: self.first_qp,
             abi: self.abi,
             trace: self.trace,
             faults: self.faults.clone(),

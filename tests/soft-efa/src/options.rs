@@ -52,6 +52,9 @@ pub struct Options {
     pub seed: u64,
     /// Lowers the longest RDMA request, in bytes, so that chunking is seen with little data.
     pub max_rdma_size: Option<u32>,
+    /// Gives queue pairs the lowest numbers from here on that are free, so that a process that
+    /// is started again gets the numbers of its predecessor. `None` lets the system choose.
+    pub first_qp: Option<u16>,
     /// The kernel interface to offer.
     pub abi: Abi,
     /// Prints one line per event to standard error.
@@ -68,6 +71,7 @@ impl Default for Options {
             addr: Ipv4Addr::LOCALHOST,
             seed: 1,
             max_rdma_size: None,
+            first_qp: None,
             abi: Abi::default(),
             trace: false,
             faults: String::new(),
@@ -132,6 +136,10 @@ impl Options {
                 "it is a number of bytes above 0; use the profile c5n for a device without RDMA";
             return Err(OptionsError::new("max-rdma-size", 0, reason));
         }
+        if self.first_qp == Some(0) {
+            let reason = "it is a queue pair number, 1 to 65535";
+            return Err(OptionsError::new("first-qp", 0, reason));
+        }
         let last = u32::from(self.addr).checked_add(self.devices - 1);
         let usable =
             |ip: Ipv4Addr| !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast();
@@ -156,6 +164,9 @@ impl fmt::Display for Options {
         }
         if let Some(limit) = self.max_rdma_size {
             write!(f, " max-rdma-size={limit}")?;
+        }
+        if let Some(first) = self.first_qp {
+            write!(f, " first-qp={first}")?;
         }
         if self.trace {
             f.write_str(" trace")?;
@@ -205,6 +216,12 @@ impl FromStr for Options {
                         .map_err(|_| number("it is a number of bytes"))?;
                     options.max_rdma_size = Some(bytes);
                 }
+                "first-qp" => {
+                    let first = value
+                        .parse()
+                        .map_err(|_| number("it is a queue pair number, 1 to 65535"))?;
+                    options.first_qp = Some(first);
+                }
                 "abi" => options.abi = value.parse()?,
                 "trace" if !word.contains('=') => options.trace = true,
                 _ => return Err(OptionsError::new(name, value, "there is no such option")),
@@ -227,6 +244,7 @@ mod tests {
             addr: Ipv4Addr::new(10, 0, 0, 7),
             seed: u64::MAX,
             max_rdma_size: Some(4096),
+            first_qp: Some(20_000),
             abi: Abi::Write,
             trace: true,
             faults: "loss=0.05, delay=2ms".to_owned(),
@@ -247,6 +265,8 @@ mod tests {
             ("devices=2 addr=255.255.255.254", "interface"),
             ("abi=netlink", "ioctl or write"),
             ("max-rdma-size=0", "c5n"),
+            ("first-qp=0", "1 to 65535"),
+            ("first-qp=70000", "1 to 65535"),
             ("colour=red", "no such option"),
         ];
         for (text, hint) in cases {

@@ -63,6 +63,8 @@ pub struct EngineConfig {
     pub max_rdma_size: u32,
     /// The longest send in bytes.
     pub mtu: u32,
+    /// The lowest queue pair number; `None` lets the system choose.
+    pub first_qp: Option<u16>,
 }
 
 /// The service of a queue pair.

@@ -71,8 +71,9 @@ pub(super) struct Socket {
 impl Socket {
     const WANTED_BUFFER: libc::c_int = 4 << 20;
 
-    /// Binds a socket on `ip`, on a port that the system chooses.
-    pub(super) fn bind(ip: Ipv4Addr) -> io::Result<Self> {
+    /// Binds a socket on `ip`: on the lowest free port from `first` on, or on one that the system
+    /// chooses.
+    pub(super) fn bind(ip: Ipv4Addr, first: Option<u16>) -> io::Result<Self> {
         // SAFETY: no pointers involved.
         let fd = check(unsafe {
             libc::socket(
@@ -109,16 +110,25 @@ impl Socket {
             }
         }
         socket.receive_buffer = socket.get(libc::SOL_SOCKET, libc::SO_RCVBUF)?.max(0) as u32;
-        let address = sockaddr(SocketAddrV4::new(ip, 0));
-        // SAFETY: `address` is a sockaddr_in and the length says so.
-        check(unsafe {
-            libc::bind(
-                socket.raw(),
-                (&raw const address).cast(),
-                mem::size_of_val(&address) as libc::socklen_t,
-            )
-        })?;
-        let mut bound = address;
+        let mut bound = sockaddr(SocketAddrV4::new(ip, first.unwrap_or(0)));
+        loop {
+            // SAFETY: `bound` is a sockaddr_in and the length says so.
+            let tried = check(unsafe {
+                libc::bind(
+                    socket.raw(),
+                    (&raw const bound).cast(),
+                    mem::size_of_val(&bound) as libc::socklen_t,
+                )
+            });
+            match tried {
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && first.is_some() => {
+                    let next = u16::from_be(bound.sin_port).checked_add(1).ok_or(error)?;
+                    bound.sin_port = next.to_be();
+                }
+                Err(error) => return Err(error),
+            }
+        }
         let mut len = mem::size_of_val(&bound) as libc::socklen_t;
         // SAFETY: `bound` has room for `len` bytes.
         check(unsafe { libc::getsockname(socket.raw(), (&raw mut bound).cast(), &mut len) })?;
@@ -378,9 +388,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_lowest_free_number_is_taken_and_taken_again() {
+        let ip = Ipv4Addr::new(127, 0, 9, 1);
+        let bind = || Socket::bind(ip, Some(20_000)).unwrap();
+        let (a, b) = (bind(), bind());
+        assert_eq!((a.port(), b.port()), (20_000, 20_001));
+        drop(a);
+        assert_eq!(bind().port(), 20_000);
+    }
+
+    #[test]
     fn a_closed_port_is_reported_with_its_peer() {
-        let a = Socket::bind(Ipv4Addr::LOCALHOST).unwrap();
-        let b = Socket::bind(Ipv4Addr::LOCALHOST).unwrap();
+        let a = Socket::bind(Ipv4Addr::LOCALHOST, None).unwrap();
+        let b = Socket::bind(Ipv4Addr::LOCALHOST, None).unwrap();
         let gone = SocketAddrV4::new(Ipv4Addr::LOCALHOST, b.port());
         drop(b);
         let to = sockaddr(gone);

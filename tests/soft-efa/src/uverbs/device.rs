@@ -153,6 +153,7 @@ impl Device {
             trace,
             max_rdma_size: profile.max_rdma_size,
             mtu: profile.mtu,
+            first_qp: self.options.first_qp,
         })
         .map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);

@@ -71,7 +71,7 @@ impl QueuePair {
         let sends = SendRing::new(spec.sq, spec.sq_bytes, spec.sq_entry_size, spec.sq_db)?;
         let receives = RecvRing::new(spec.rq, spec.rq_bytes, spec.rq_db)?;
         let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EIO);
-        let socket = Socket::bind(env.ip).map_err(errno)?;
+        let socket = Socket::bind(env.ip, env.first_qp).map_err(errno)?;
         env.poller.add(&socket).map_err(errno)?;
         let core = Core {
             number: socket.port(),

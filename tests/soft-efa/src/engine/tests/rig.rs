@@ -77,6 +77,7 @@ impl Device {
             trace,
             max_rdma_size: profile.max_rdma_size,
             mtu: profile.mtu,
+            first_qp: None,
         })
         .unwrap();
         Self { engine, ip }
