@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use efa_tests::{Pair, Process, Test, done, region, run, soft_efa_dir, under};
 use efa_transport::{
-    Config, Connection, Domain, Endpoint, EndpointAddress, RemoteRegion, RequestCompletion,
+    Config, Connection, DataPath, Domain, Endpoint, EndpointAddress, RemoteRegion,
+    RequestCompletion,
 };
 use efa_verbs::Capabilities;
 
@@ -291,5 +292,34 @@ fn the_same_transfers_fail_their_check_where_packets_are_corrupted() {
             t.parent().send(&(error, corrupted))
         }
         role => bail!("{role}?"),
+    });
+}
+
+#[test]
+fn requests_take_the_path_that_was_asked_for() {
+    run(|t| {
+        let domain = t.domain()?;
+        let made = |path| {
+            let config = Config {
+                path,
+                ..Config::default()
+            };
+            Endpoint::new(&domain, config)
+        };
+        ensure!(made(DataPath::Libefa)?.data_path() == DataPath::Libefa);
+        let first_choice = made(DataPath::Auto)?.data_path();
+        match made(DataPath::Direct) {
+            Ok(endpoint) => ensure!(endpoint.data_path() == DataPath::Direct),
+            // Then it must be nobody's first choice either.
+            Err(_) => ensure!(first_choice == DataPath::Libefa),
+        }
+        // How the same tests are run on both.
+        if let Ok(asked) = std::env::var("EFA_DATA_PATH") {
+            ensure!(
+                format!("{first_choice:?}").to_lowercase() == asked || asked == "auto",
+                "{first_choice:?} instead of {asked}"
+            );
+        }
+        Ok(())
     });
 }

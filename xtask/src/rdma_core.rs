@@ -54,6 +54,11 @@ impl RdmaCore {
         command.env("RDMAV_DRIVERS", "efa");
     }
 
+    /// The first part of the release's number.
+    pub fn major(&self) -> u32 {
+        major(&self.version)
+    }
+
     /// One line about what is used and why.
     pub fn described(&self) -> String {
         match &self.prefix {

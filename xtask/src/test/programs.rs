@@ -27,6 +27,33 @@ const NEED_DEVICE: [&str; 4] = ["efa-sys", "efa-verbs", "efa-transport", "tests"
 /// The packages that are tested with the system's rdma-core as well.
 const ON_SYSTEM: [&str; 2] = ["efa-sys", "efa-verbs"];
 
+/// The programs that are run a second time through libefa, where the direct path is the first
+/// choice: what they claim has to hold on both.
+const ON_BOTH_PATHS: [&str; 16] = [
+    "channel",
+    "errors",
+    "faulty",
+    "grants",
+    "handshake",
+    "life",
+    "operations",
+    "outstanding",
+    "ownership",
+    "peers",
+    "put_get",
+    "receiving",
+    "restart",
+    "soundness",
+    "statuses",
+    "verbs",
+];
+
+/// Decides which of the two paths is taken.
+const PATH_VAR: &str = "EFA_DATA_PATH";
+
+/// The first release whose queues can be seen, so that the direct path exists.
+const FIRST_WITH_DIRECT: u32 = 59;
+
 /// The test that runs the compiler, which needs no device.
 const COMPILE_FAIL: &str = "compile_fail";
 
@@ -45,10 +72,37 @@ pub fn on_software(rdma_core: &RdmaCore, only: Option<&str>, times: &mut Times) 
                 .filter(|program| (program.kind == "test") == integration)
                 .filter(|program| only.is_none_or(|only| label(program).contains(only)));
             for program in chosen {
-                tally.add(run_one(program, rdma_core, Some(&preload))?);
+                tally.add(run_one(program, rdma_core, Some(&preload), None)?);
             }
             Ok(tally)
         })?);
+    }
+    if rdma_core.major() >= FIRST_WITH_DIRECT {
+        tally.add(stage("integration tests through libefa", times, || {
+            through_libefa(&programs, rdma_core, only, &preload)
+        })?);
+    }
+    Ok(tally)
+}
+
+fn through_libefa(
+    programs: &[Artifact],
+    rdma_core: &RdmaCore,
+    only: Option<&str>,
+    preload: &Path,
+) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for name in ON_BOTH_PATHS {
+        let found = programs
+            .iter()
+            .find(|program| program.kind == "test" && program.target == name);
+        let Some(program) = found else {
+            tally.fail(name, "there is no such test program");
+            continue;
+        };
+        if only.is_none_or(|only| label(program).contains(only)) {
+            tally.add(run_one(program, rdma_core, Some(preload), Some("libefa"))?);
+        }
     }
     Ok(tally)
 }
@@ -65,7 +119,7 @@ pub fn on_hardware(rdma_core: &RdmaCore, only: Option<&str>, times: &mut Times) 
             .filter(|program| program.kind == "test" && program.target != COMPILE_FAIL)
             .filter(|program| only.is_none_or(|only| label(program).contains(only)));
         for program in chosen {
-            tally.add(run_one(program, rdma_core, None)?);
+            tally.add(run_one(program, rdma_core, None, None)?);
         }
         Ok(tally)
     })
@@ -96,7 +150,7 @@ pub fn on_system(tested: &RdmaCore) -> Result<Tally> {
         which.extend(["--package", package]);
     }
     for program in compile(&system, &which)? {
-        tally.add(run_one(&program, &system, Some(&preload))?);
+        tally.add(run_one(&program, &system, Some(&preload), None)?);
     }
     Ok(tally)
 }
@@ -120,8 +174,18 @@ fn label(program: &Artifact) -> String {
     }
 }
 
-fn run_one(program: &Artifact, rdma_core: &RdmaCore, preload: Option<&Path>) -> Result<Tally> {
+/// Runs a program on soft-efa, or without `preload` on the devices that there are; by the data path
+/// that is the first choice, or by `path`.
+fn run_one(
+    program: &Artifact,
+    rdma_core: &RdmaCore,
+    preload: Option<&Path>,
+    path: Option<&str>,
+) -> Result<Tally> {
     let mut name = label(program);
+    if let Some(path) = path {
+        name += &format!(" (through {path})");
+    }
     if rdma_core.prefix.is_none() {
         name += &format!(" (the system's rdma-core {})", rdma_core.version);
     }
@@ -148,6 +212,9 @@ fn run_one(program: &Artifact, rdma_core: &RdmaCore, preload: Option<&Path>) -> 
             None
         }
     };
+    if let Some(path) = path {
+        command.env(PATH_VAR, path);
+    }
     let skips = fresh_file(&name)?;
     command.env(SKIPS_VAR, &skips);
     let spinner = process::spinner(&name);
