@@ -95,6 +95,9 @@ pub enum QpState {
     Err,
 }
 
+/// The receiver-not-ready retry count that means "for ever": the device's own, too.
+pub const RNR_FOREVER: u8 = 7;
+
 /// A change of a queue pair, already validated against the driver's state table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpChange {
@@ -102,7 +105,7 @@ pub struct QpChange {
     pub state: Option<QpState>,
     /// The queue key that senders must present.
     pub qkey: Option<u32>,
-    /// How often a request is repeated when the receiver isn't ready; 7 is for ever.
+    /// How often a request is repeated when the receiver isn't ready.
     pub rnr_retry: Option<u8>,
     /// The first sequence number. Reported by a query; the engine numbers messages itself.
     pub sq_psn: Option<u32>,
@@ -115,8 +118,7 @@ pub struct QpAttributes {
     pub state: QpState,
     /// The queue key.
     pub qkey: u32,
-    /// The receiver-not-ready retry count as it was set; 0 stands for the device's own, which is
-    /// a second or two.
+    /// The receiver-not-ready retry count; [`RNR_FOREVER`] unless it was set.
     pub rnr_retry: u8,
     /// The first sequence number as it was set.
     pub sq_psn: u32,

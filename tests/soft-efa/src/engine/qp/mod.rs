@@ -17,7 +17,7 @@ use crate::engine::requester::Requester;
 use crate::engine::responder::{Landing, Responder};
 use crate::engine::ring::{BadDoorbell, RecvRing, SendRing};
 use crate::engine::wire::{self, Data, DataKind, Frame, Header, Parsed};
-use crate::engine::{QpAttributes, QpChange, QpKind, QpSpec, QpState};
+use crate::engine::{QpAttributes, QpChange, QpKind, QpSpec, QpState, RNR_FOREVER};
 
 /// Batches of datagrams that one queue pair takes in one pass, so that none starves.
 const BATCHES_PER_PASS: usize = 8;
@@ -33,7 +33,7 @@ pub(super) struct Core {
     pub(super) kind: QpKind,
     pub(super) state: QpState,
     pub(super) qkey: u32,
-    pub(super) rnr_retry: Option<u8>,
+    pub(super) rnr_retry: u8,
     pub(super) send_cq: u16,
     pub(super) recv_cq: u16,
     pub(super) unsolicited: bool,
@@ -79,7 +79,7 @@ impl QueuePair {
             kind: spec.kind,
             state: QpState::Reset,
             qkey: 0,
-            rnr_retry: None,
+            rnr_retry: RNR_FOREVER,
             send_cq: spec.send_cq,
             recv_cq: spec.recv_cq,
             unsolicited: spec.unsolicited,
@@ -122,7 +122,7 @@ impl QueuePair {
         QpAttributes {
             state: self.core.state,
             qkey: self.core.qkey,
-            rnr_retry: self.core.rnr_retry.unwrap_or(0),
+            rnr_retry: self.core.rnr_retry,
             sq_psn: self.sq_psn,
             sq_draining: self.core.state == QpState::Sqd && self.requester.outstanding() > 0,
         }
@@ -130,7 +130,7 @@ impl QueuePair {
 
     pub(super) fn modify(&mut self, env: &mut Env, change: QpChange) {
         self.core.qkey = change.qkey.unwrap_or(self.core.qkey);
-        self.core.rnr_retry = change.rnr_retry.or(self.core.rnr_retry);
+        self.core.rnr_retry = change.rnr_retry.unwrap_or(self.core.rnr_retry);
         self.sq_psn = change.sq_psn.unwrap_or(self.sq_psn);
         let Some(state) = change.state else {
             return;
@@ -148,7 +148,7 @@ impl QueuePair {
                 self.requester.reset();
                 self.responder.reset();
                 self.outbox.clear();
-                self.core.rnr_retry = None;
+                self.core.rnr_retry = RNR_FOREVER;
                 self.core.qkey = 0;
                 self.core.nonce = incarnation(self.core.index);
             }

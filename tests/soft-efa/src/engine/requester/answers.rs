@@ -120,10 +120,9 @@ impl Requester {
         if message.round != round || message.not_before.is_some() {
             return;
         }
-        let allowed = match core.rnr_retry.map(u16::from) {
-            Some(RNR_FOREVER) => u16::MAX,
-            Some(retries) => retries,
-            None => DEFAULT_RNR_RETRY,
+        let allowed = match core.rnr_retry {
+            RNR_FOREVER => u16::MAX,
+            retries => retries.into(),
         };
         if round >= allowed {
             self.finish(env, core, index, seq, Status::REMOTE_RNR, now);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use crate::engine::QpKind;
 use crate::engine::entry::{Completion, Op, ReqId, SendEntry, Status};
 use crate::engine::faults::Draw;
 use crate::engine::flow::{Flow, Hello, Sending};
@@ -19,16 +18,13 @@ use crate::engine::nic::{Env, trace};
 use crate::engine::outbox::{Outbox, Payload, Tag};
 use crate::engine::qp::Core;
 use crate::engine::wire::{self, Data, DataKind, Frame, Header};
+use crate::engine::{QpKind, RNR_FOREVER};
 
 /// Packets that one flow sends in one pass.
 const PACKETS_PER_PASS: usize = 256;
-/// Retries while a receiver isn't ready, where the program set none: a second or two.
-const DEFAULT_RNR_RETRY: u16 = 14;
-/// The count that means "for ever".
-const RNR_FOREVER: u16 = 7;
 /// The first wait before a message starts again; it doubles every time.
 const RNR_WAIT: Duration = Duration::from_micros(100);
-const RNR_LONGEST: Duration = Duration::from_millis(500);
+const RNR_LONGEST: Duration = Duration::from_millis(10);
 const HELLO_FIRST: Duration = Duration::from_millis(2);
 const HELLO_LONGEST: Duration = Duration::from_millis(250);
 /// Payloads of writes from this size on are taken from our process where the peer can do that.

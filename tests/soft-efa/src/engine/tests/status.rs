@@ -1,7 +1,7 @@
 //! Every vendor status arises from its cause, and leaves the queue pair as it was.
 
 use super::rig::*;
-use crate::engine::{Access, QpChange, QpState};
+use crate::engine::{Access, QpChange, QpState, RNR_FOREVER};
 use crate::profile::ProfileName;
 
 const SHORT: &str = "timeout=300ms";
@@ -117,12 +117,12 @@ fn without_a_receive_the_retries_run_out() {
 
 #[test]
 fn a_late_receive_is_found_by_the_retries() {
+    // Nobody has set a count, so there is no end to them.
     let mut p = Pair::new(29);
-    let change = QpChange {
-        rnr_retry: Some(7),
-        ..QpChange::default()
-    };
-    p.a.engine.modify_qp(p.qa.number, change).unwrap();
+    assert_eq!(
+        p.a.engine.query_qp(p.qa.number).unwrap().rnr_retry,
+        RNR_FOREVER
+    );
     let target = vec![0u8; 16];
     let rkey = p.b.register(&target, ALL);
     p.qa.post(&[Entry::inline(1, p.to_b, p.qb.number, b"patience")]);
