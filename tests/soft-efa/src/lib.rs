@@ -7,6 +7,8 @@
 
 pub mod ctl;
 pub mod engine;
+#[cfg(test)]
+mod fuzz;
 pub mod gid;
 pub mod launch;
 mod needed;

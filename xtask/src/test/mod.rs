@@ -25,6 +25,10 @@ pub struct Test {
     /// Run the integration tests on a real EFA device instead; fails if there is none.
     #[arg(long)]
     hardware: bool,
+    /// For how long random calls and packets are tried, 1 minute unless said otherwise; with the
+    /// name `fuzz`, nothing else is run.
+    #[arg(long, value_name = "MINUTES", conflicts_with = "hardware")]
+    fuzz: Option<u32>,
     /// Run only the test programs whose name contains this.
     #[arg(value_name = "NAME")]
     only: Option<String>,
@@ -88,7 +92,8 @@ pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
         tally.add_or_fail("test programs", result);
         return Ok(tally);
     }
-    let result = programs::on_software(&rdma_core, only, times);
+    let fuzz = Duration::from_secs(60) * arguments.fuzz.unwrap_or(1);
+    let result = programs::on_software(&rdma_core, only, fuzz, times);
     tally.add_or_fail("test programs", result);
     let mut add = |name: &str, work: &dyn Fn() -> Result<Tally>| {
         tally.add_or_fail(name, stage(name, times, work));

@@ -54,15 +54,43 @@ const PATH_VAR: &str = "EFA_DATA_PATH";
 /// The first release whose queues can be seen, so that the direct path exists.
 const FIRST_WITH_DIRECT: u32 = 59;
 
+/// The package whose loops of random calls and packets run for a time that can be chosen, and what
+/// the names of those tests have in them.
+const FUZZED: (&str, &str) = ("soft-efa", "fuzz::");
+
+/// What the stage of those loops is called.
+const FUZZ: &str = "fuzz";
+
 /// The test that runs the compiler, which needs no device.
 const COMPILE_FAIL: &str = "compile_fail";
 
-/// Builds and runs all test programs, those that use a device each in a run of its own.
-pub fn on_software(rdma_core: &RdmaCore, only: Option<&str>, times: &mut Times) -> Result<Tally> {
+/// How a test program is run.
+#[derive(Clone, Copy, Default)]
+struct How<'a> {
+    /// soft-efa; without it the devices are those that there are.
+    preload: Option<&'a Path>,
+    /// The data path, if not the first choice.
+    path: Option<&'a str>,
+    /// How long loops of random input run, and nothing but them.
+    fuzz: Option<Duration>,
+}
+
+/// Builds and runs all test programs, those that use a device each in a run of its own. The loops of
+/// random input run together for `fuzz`.
+pub fn on_software(
+    rdma_core: &RdmaCore,
+    only: Option<&str>,
+    fuzz: Duration,
+    times: &mut Times,
+) -> Result<Tally> {
     let preload = stage("build soft-efa", times, build::preload)?;
     let programs = stage("build the tests", times, || {
         compile(rdma_core, &["--workspace"])
     })?;
+    let how = How {
+        preload: Some(&preload),
+        ..How::default()
+    };
     let mut tally = Tally::default();
     for (heading, integration) in [("unit tests", false), ("integration tests", true)] {
         tally.add(stage(heading, times, || {
@@ -72,9 +100,21 @@ pub fn on_software(rdma_core: &RdmaCore, only: Option<&str>, times: &mut Times) 
                 .filter(|program| (program.kind == "test") == integration)
                 .filter(|program| only.is_none_or(|only| label(program).contains(only)));
             for program in chosen {
-                tally.add(run_one(program, rdma_core, Some(&preload), None)?);
+                tally.add(run_one(program, rdma_core, how)?);
             }
             Ok(tally)
+        })?);
+    }
+    let fuzzed = programs
+        .iter()
+        .filter(|program| is_fuzzed(program))
+        .filter(|program| {
+            only.is_none_or(|only| FUZZ.contains(only) || label(program).contains(only))
+        });
+    for program in fuzzed {
+        let fuzz = Some(fuzz);
+        tally.add(stage(FUZZ, times, || {
+            run_one(program, rdma_core, How { fuzz, ..how })
         })?);
     }
     if rdma_core.major() >= FIRST_WITH_DIRECT {
@@ -101,7 +141,12 @@ fn through_libefa(
             continue;
         };
         if only.is_none_or(|only| label(program).contains(only)) {
-            tally.add(run_one(program, rdma_core, Some(preload), Some("libefa"))?);
+            let how = How {
+                preload: Some(preload),
+                path: Some("libefa"),
+                ..How::default()
+            };
+            tally.add(run_one(program, rdma_core, how)?);
         }
     }
     Ok(tally)
@@ -119,7 +164,7 @@ pub fn on_hardware(rdma_core: &RdmaCore, only: Option<&str>, times: &mut Times) 
             .filter(|program| program.kind == "test" && program.target != COMPILE_FAIL)
             .filter(|program| only.is_none_or(|only| label(program).contains(only)));
         for program in chosen {
-            tally.add(run_one(program, rdma_core, None, None)?);
+            tally.add(run_one(program, rdma_core, How::default())?);
         }
         Ok(tally)
     })
@@ -149,8 +194,12 @@ pub fn on_system(tested: &RdmaCore) -> Result<Tally> {
     for package in ON_SYSTEM {
         which.extend(["--package", package]);
     }
+    let how = How {
+        preload: Some(&preload),
+        ..How::default()
+    };
     for program in compile(&system, &which)? {
-        tally.add(run_one(&program, &system, Some(&preload), None)?);
+        tally.add(run_one(&program, &system, how)?);
     }
     Ok(tally)
 }
@@ -174,17 +223,18 @@ fn label(program: &Artifact) -> String {
     }
 }
 
-/// Runs a program on soft-efa, or without `preload` on the devices that there are; by the data path
-/// that is the first choice, or by `path`.
-fn run_one(
-    program: &Artifact,
-    rdma_core: &RdmaCore,
-    preload: Option<&Path>,
-    path: Option<&str>,
-) -> Result<Tally> {
+/// Whether the program has loops of random input among its tests.
+fn is_fuzzed(program: &Artifact) -> bool {
+    program.package_name() == FUZZED.0 && program.kind == "lib"
+}
+
+fn run_one(program: &Artifact, rdma_core: &RdmaCore, how: How<'_>) -> Result<Tally> {
     let mut name = label(program);
-    if let Some(path) = path {
+    if let Some(path) = how.path {
         name += &format!(" (through {path})");
+    }
+    if how.fuzz.is_some() {
+        name += " (random calls and packets)";
     }
     if rdma_core.prefix.is_none() {
         name += &format!(" (the system's rdma-core {})", rdma_core.version);
@@ -197,7 +247,16 @@ fn run_one(
     rdma_core.apply(&mut command);
     let needs_device =
         NEED_DEVICE.contains(&&*program.package_name()) && program.target != COMPILE_FAIL;
-    let run = match preload {
+    let mut limit = LIMIT;
+    if let Some(time) = how.fuzz {
+        // All at once, each for the whole time.
+        command.args([FUZZED.1, "--test-threads=16"]);
+        command.env("EFA_FUZZ_SECONDS", time.as_secs().to_string());
+        limit += time;
+    } else if is_fuzzed(program) {
+        command.args(["--skip", FUZZED.1]);
+    }
+    let run = match how.preload {
         Some(preload) if needs_device => {
             let run = Run::new(&Options::default(), preload)?;
             run.apply(&mut command)?;
@@ -212,13 +271,13 @@ fn run_one(
             None
         }
     };
-    if let Some(path) = path {
+    if let Some(path) = how.path {
         command.env(PATH_VAR, path);
     }
     let skips = fresh_file(&name)?;
     command.env(SKIPS_VAR, &skips);
     let spinner = process::spinner(&name);
-    let ended = bounded::run(&name, &mut command, LIMIT);
+    let ended = bounded::run(&name, &mut command, limit);
     spinner.finish_and_clear();
     drop(run);
     let ended = ended?;

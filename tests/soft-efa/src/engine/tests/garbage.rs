@@ -1,15 +1,12 @@
 //! Whatever arrives or is posted: no crash, no hang, and what is valid goes on.
 
-use std::net::UdpSocket;
-use std::time::Duration;
-
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
 use super::rig::*;
 use crate::engine::wire::{self, Data, DataKind, Frame, Header};
 
-fn write_works(p: &mut Pair) {
+pub(super) fn write_works(p: &mut Pair) {
     let source = pattern(5000, 9);
     let target = vec![0u8; 5000];
     let lkey = p.a.register(&source, ALL);
@@ -23,10 +20,12 @@ fn write_works(p: &mut Pair) {
             break;
         }
     }
+    p.a.engine.dereg_mr(lkey);
+    p.b.engine.dereg_mr(rkey);
     assert!(source == target);
 }
 
-fn data() -> impl Strategy<Value = Data> {
+pub(super) fn data() -> impl Strategy<Value = Data> {
     let kind = prop_oneof![
         Just(DataKind::Send),
         Just(DataKind::Write),
@@ -64,7 +63,7 @@ fn data() -> impl Strategy<Value = Data> {
     })
 }
 
-fn frame() -> impl Strategy<Value = Frame> {
+pub(super) fn frame() -> impl Strategy<Value = Frame> {
     prop_oneof![
         4 => data().prop_map(Frame::Data),
         1 => any::<(u32, u32, u64)>().prop_map(|(seq, base, bits)| Frame::Ack { seq, base, bits }),
@@ -80,7 +79,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     ]
 }
 
-fn encode(header: &Header, frames: &[Frame]) -> Vec<u8> {
+pub(super) fn encode(header: &Header, frames: &[Frame]) -> Vec<u8> {
     let mut bytes = Vec::new();
     wire::open(&mut bytes, header);
     for frame in frames {
@@ -92,14 +91,6 @@ fn encode(header: &Header, frames: &[Frame]) -> Vec<u8> {
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn arbitrary_bytes_are_parsed_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let mut frames = Vec::new();
-        if let Some(parsed) = wire::parse(&bytes) {
-            let _ = parsed.frames(bytes.len() - parsed.prefix, &mut frames);
-        }
-    }
 
     #[test]
     fn what_was_written_is_read(
@@ -134,50 +125,6 @@ proptest! {
         bytes[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(wire::parse(&bytes).is_none());
     }
-}
-
-#[test]
-fn strangers_change_nothing() {
-    let mut p = Pair::new(111);
-    write_works(&mut p);
-    let target = vec![0x77u8; 4096];
-    let rkey = p.b.register(&target, ALL);
-    p.qb.post_recv(1, &[(&target, rkey)]);
-    let stranger = UdpSocket::bind((p.a.ip, 0)).unwrap();
-    let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let frames = proptest::collection::vec(frame(), 1..4);
-    for i in 0..3000u64 {
-        let mut frames = frames.new_tree(&mut runner).unwrap().current();
-        for frame in &mut frames {
-            if let Frame::Data(data) = frame {
-                (data.rkey, data.address, data.qkey) = (rkey, target.as_ptr() as u64, QKEY);
-                data.len = 0;
-                data.offset = 0;
-            }
-        }
-        let header = Header {
-            source: i,
-            dest: i.wrapping_mul(0x1234_5678_9abc_def1),
-            ..Header::default()
-        };
-        let mut bytes = encode(&header, &frames);
-        if i % 3 == 0 {
-            bytes.truncate(i as usize % bytes.len());
-        }
-        stranger.send_to(&bytes, (p.b.ip, p.qb.number)).unwrap();
-        if i % 100 == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-    stranger
-        .send_to(&[0xff; 60_000], (p.b.ip, p.qb.number))
-        .unwrap();
-    stranger.send_to(&[], (p.b.ip, p.qb.number)).unwrap();
-    write_works(&mut p);
-    assert!(p.b.counter("datagrams_malformed") > 0);
-    assert!(p.b.counter("datagrams_wrong_incarnation") > 0);
-    assert_eq!(p.b.counter("completions_recv"), 0);
-    assert!(target.iter().all(|b| *b == 0x77));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod faults;
 mod formats;
+mod fuzz;
 mod garbage;
 mod rig;
 mod speed;

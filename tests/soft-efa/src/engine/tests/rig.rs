@@ -15,24 +15,44 @@ use crate::profile::{Profile, ProfileName};
 pub const QKEY: u32 = 0x4242;
 pub const PD: u32 = 1;
 
-/// Zeroed memory with the alignment of a queue. Everything goes through atomics: the engine works
-/// on it at the same time.
+/// Zeroed memory with the alignment of a queue, between words that nobody may change. Everything
+/// goes through atomics: the engine works on it at the same time.
 pub struct Pages(Box<[AtomicU64]>);
 
 impl Pages {
+    /// Words on either side.
+    const GUARD: usize = 16;
+    const MARK: u64 = 0xa5a5_5a5a_c3c3_3c3c;
+
     fn new(bytes: usize) -> Self {
-        Self((0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect())
+        let guard = || (0..Self::GUARD).map(|_| AtomicU64::new(Self::MARK));
+        let words = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0));
+        Self(guard().chain(words).chain(guard()).collect())
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        &self.0[Self::GUARD..self.0.len() - Self::GUARD]
     }
 
     fn ptr(&self) -> *mut u8 {
-        self.0.as_ptr().cast_mut().cast()
+        // Of the whole, since the engine's pointers lead to all of it.
+        self.0.as_ptr().wrapping_add(Self::GUARD).cast_mut().cast()
+    }
+
+    fn is_guarded(&self) -> bool {
+        let guards = self.0[..Self::GUARD]
+            .iter()
+            .chain(&self.0[self.0.len() - Self::GUARD..]);
+        guards
+            .into_iter()
+            .all(|word| word.load(Ordering::Relaxed) == Self::MARK)
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at.is_multiple_of(8) && bytes.len().is_multiple_of(8));
         for (i, chunk) in bytes.chunks(8).enumerate() {
             let word = u64::from_le_bytes(chunk.try_into().unwrap());
-            self.0[at / 8 + i].store(word, Ordering::Relaxed);
+            self.words()[at / 8 + i].store(word, Ordering::Relaxed);
         }
     }
 
@@ -40,6 +60,13 @@ impl Pages {
         // SAFETY: the first four bytes of an aligned, larger allocation that lives as long as the
         // reference; everybody accesses them atomically.
         unsafe { &*self.ptr().cast::<AtomicU32>() }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let fine = self.is_guarded() || std::thread::panicking();
+        assert!(fine, "something was written beside a queue");
     }
 }
 
@@ -157,16 +184,17 @@ impl Cq {
     pub fn poll(&mut self) -> Option<[u8; 32]> {
         let phase = (self.consumed / self.entries).is_multiple_of(2);
         let at = ((self.consumed % self.entries) * self.entry_size) as usize / 8;
-        let first = self.ring.0[at].load(Ordering::Acquire).to_le_bytes();
+        let words = self.ring.words();
+        let first = words[at].load(Ordering::Acquire).to_le_bytes();
         if (first[3] & 1 != 0) != phase {
             return None;
         }
         let mut entry = [0; 32];
         for word in 0..self.entry_size as usize / 8 {
-            let value = self.ring.0[at + word].load(Ordering::Relaxed).to_le_bytes();
+            let value = words[at + word].load(Ordering::Relaxed).to_le_bytes();
             entry[word * 8..word * 8 + 8].copy_from_slice(&value);
         }
-        self.consumed += 1;
+        self.consumed = self.consumed.wrapping_add(1);
         self.ring_doorbell(false, 0);
         Some(entry)
     }
@@ -318,6 +346,11 @@ impl Qp {
 
     pub fn write_raw_recv(&self, at: usize, bytes: &[u8]) {
         self.rq.write(at, bytes);
+    }
+
+    /// Where the next receive goes in its ring.
+    pub fn next_receive(&self) -> usize {
+        usize::from(self.received % self.depth) * 16
     }
 
     /// Posts one receive.

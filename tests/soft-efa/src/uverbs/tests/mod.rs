@@ -1,9 +1,8 @@
-//! Tests of both interfaces by their raw bytes, without libibverbs. `EFA_FUZZ_CASES` sets how many
-//! random cases each random test tries.
+//! Tests of both interfaces by their raw bytes, without libibverbs.
 
 mod framework;
+mod fuzz;
 mod objects;
-mod random;
 mod writes;
 
 use std::os::fd::RawFd;
@@ -184,13 +183,6 @@ fn handle(id: u16, handle: u32) -> IoctlAttr {
 
 fn room(id: u16, bytes: &mut [u8]) -> IoctlAttr {
     attr(id, bytes.len(), bytes.as_mut_ptr() as u64)
-}
-
-fn cases(default: u32) -> u32 {
-    match std::env::var("EFA_FUZZ_CASES") {
-        Ok(text) => text.parse().expect("EFA_FUZZ_CASES is not a number"),
-        Err(_) => default,
-    }
 }
 
 /// The driver's part of a completion queue with 32-byte entries.
