@@ -177,20 +177,29 @@ impl Call<'_> {
 fn get_context(call: &Call<'_>) -> Result<(), i32> {
     let request = process::ucontext_request(&call.driver_request);
     let driver = call.context.open(request)?;
-    let (events, fd) = Channel::new()?;
-    let fd = fd.into_raw_fd();
-    call.process.fds.insert(
-        fd,
-        Kind::AsyncEvent {
-            _channel: Arc::new(events),
-        },
-    );
-    let resp = abi::GetContextResp {
-        async_fd: fd as u32,
-        num_comp_vectors: call.context.device.profile().comp_vectors,
+    let mut made = None;
+    let mut answer = || {
+        let (events, fd) = Channel::new()?;
+        let fd = fd.into_raw_fd();
+        made = Some(fd);
+        call.process.fds.insert(
+            fd,
+            Kind::AsyncEvent {
+                _channel: Arc::new(events),
+            },
+        );
+        let resp = abi::GetContextResp {
+            async_fd: fd as u32,
+            num_comp_vectors: call.context.device.profile().comp_vectors,
+        };
+        call.respond(&resp)?;
+        call.respond_driver(&driver)
     };
-    call.respond(&resp)?;
-    call.respond_driver(&driver)
+    // Without the answer there is no context.
+    answer().inspect_err(|_| {
+        call.context.unopen();
+        made.inspect(|fd| call.process.take_back(*fd));
+    })
 }
 
 fn query_device(call: &Call<'_>) -> Result<(), i32> {
@@ -295,7 +304,7 @@ fn create_channel(call: &Call<'_>) -> Result<(), i32> {
         .fds
         .insert(fd, Kind::Channel(Arc::new(channel)));
     call.respond(&abi::CompChannelResp { fd: fd as u32 })
-        .inspect_err(|_| process::close_raw(fd))
+        .inspect_err(|_| call.process.take_back(fd))
 }
 
 fn cq_resp(made: &CqMade) -> abi::CreateCqResp {

@@ -183,6 +183,10 @@ impl Objects {
     pub(crate) fn open(&mut self, alive: Alive) {
         self.opened = Some(alive);
     }
+
+    pub(crate) fn unopen(&mut self) {
+        self.opened = None;
+    }
 }
 
 /// One open device file.

@@ -41,6 +41,11 @@ impl Context {
         })
     }
 
+    /// Takes back a `GET_CONTEXT` whose answer could not be given.
+    pub(crate) fn unopen(&self) {
+        self.objects().unopen();
+    }
+
     /// Everything but `GET_CONTEXT` needs a context.
     pub(crate) fn require_open(&self) -> Result<(), i32> {
         if self.objects().is_opened() {

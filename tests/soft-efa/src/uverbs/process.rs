@@ -117,18 +117,8 @@ unsafe extern "C" fn after_fork_in_child() {
 
 /// Closes a descriptor without going through the interposed function.
 pub(crate) fn close_raw(fd: RawFd) {
-    // SAFETY: the caller owns the descriptor. It may be known to us, so it is forgotten first.
-    unsafe {
-        forget(fd);
-        libc::syscall(libc::SYS_close, fd);
-    }
-}
-
-/// Forgets a descriptor and drops what it was.
-fn forget(fd: RawFd) {
-    if let Some(process) = current() {
-        drop(process.fds.remove(fd));
-    }
+    // SAFETY: the caller owns the descriptor, and no table names it any more.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
 /// What libefa says about itself when it opens a device; older ones say less.
@@ -211,6 +201,13 @@ impl Process {
         let context = Context::new(self, device.clone());
         self.fds.insert(fd, Kind::Device(Arc::new(context)));
         Ok(fd)
+    }
+
+    /// Takes back a descriptor of ours that the program has not learned of.
+    pub(crate) fn take_back(&self, fd: RawFd) {
+        // What it was is dropped before the number can be somebody else's.
+        drop(self.fds.remove(fd));
+        close_raw(fd);
     }
 
     /// The device with this name.

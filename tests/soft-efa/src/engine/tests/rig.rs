@@ -63,6 +63,13 @@ impl Pages {
     }
 }
 
+impl Pages {
+    /// Writes a doorbell as a program does.
+    pub fn set(&self, value: u32) {
+        self.doorbell().store(value, Ordering::Release);
+    }
+}
+
 impl Drop for Pages {
     fn drop(&mut self) {
         let fine = self.is_guarded() || std::thread::panicking();
@@ -205,15 +212,16 @@ impl Cq {
     }
 
     pub fn wait(&mut self) -> [u8; 32] {
+        self.wait_for(Duration::from_secs(20))
+    }
+
+    pub fn wait_for(&mut self, most: Duration) -> [u8; 32] {
         let start = Instant::now();
         loop {
             if let Some(entry) = self.poll() {
                 return entry;
             }
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "no completion came"
-            );
+            assert!(start.elapsed() < most, "no completion came");
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -263,7 +271,10 @@ impl Qp {
     }
 
     pub fn unconnected(device: &Device, options: QpOptions) -> Self {
-        let send_cq = Cq::new(device, u32::from(DEPTH), 32);
+        Self::with_send_cq(device, options, Cq::new(device, u32::from(DEPTH), 32))
+    }
+
+    pub fn with_send_cq(device: &Device, options: QpOptions, send_cq: Cq) -> Self {
         let recv_cq = Cq::new(device, u32::from(DEPTH) * 4, 32);
         let sq = Pages::new(usize::from(DEPTH) * options.entry_size as usize);
         let rq = Pages::new(usize::from(DEPTH) * 16);

@@ -181,3 +181,46 @@ fn a_datagram_comes_with_its_prefix() {
     assert_eq!(target[24..40], crate::gid::gid_of(p.b.ip));
     assert_eq!(source[..], target[40..540]);
 }
+
+/// Bytes of memory that can be had, as the system says.
+fn available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    number.unwrap_or(u64::MAX / 1024) * 1024
+}
+
+#[test]
+fn a_gibibyte_goes_in_one_request() {
+    let len = 1 << 30;
+    if available() < 3 << 30 {
+        let reason = "less than 3 GiB of memory are available";
+        if let Some(path) = std::env::var_os("EFA_TEST_SKIPS") {
+            let line = format!("a_gibibyte_goes_in_one_request\t{reason}\n");
+            std::fs::write(path, line).unwrap();
+        }
+        return;
+    }
+    let mut p = Pair::new(180);
+    // Hardly written, so nearly all of it is the zero page.
+    let mut source = vec![0u8; len];
+    for at in [0, 12_345_678, len / 2, len - 1] {
+        source[at] = 0x5a;
+    }
+    let target = vec![1u8; len];
+    let lkey = p.a.register(&source, ALL);
+    let rkey = p.b.register(&target, ALL);
+    let entry = Entry::rdma(2, 1, p.b(), (&source, lkey), (target.as_ptr(), rkey));
+    p.qa.post(&[entry]);
+    assert_eq!(p.qa.send_cq.wait()[2], 0, "write");
+    assert!(source == target);
+    // And back, over what is no zero page any more.
+    let entry = Entry::rdma(1, 2, p.b(), (&source, lkey), (target.as_ptr(), rkey));
+    p.qa.post(&[entry]);
+    assert_eq!(
+        p.qa.send_cq.wait_for(std::time::Duration::from_secs(120))[2],
+        0,
+        "read"
+    );
+    assert!(source == target);
+}

@@ -171,12 +171,14 @@ fn get_context(attrs: &Attrs<'_>) -> Result<(), i32> {
     const CORE_SUPPORT_OPTIONAL_MR_ACCESS: u64 = 1;
     let request = process::ucontext_request(&attrs.data(ATTR_UHW_IN)?);
     let driver = attrs.context.open(request)?;
-    attrs.answer(
-        0,
-        &attrs.context.device.profile().comp_vectors.to_ne_bytes(),
-    )?;
-    attrs.answer(1, &CORE_SUPPORT_OPTIONAL_MR_ACCESS.to_ne_bytes())?;
-    attrs.room(ATTR_UHW_OUT).put(driver.as_bytes())
+    let answer = || {
+        let vectors = attrs.context.device.profile().comp_vectors;
+        attrs.answer(0, &vectors.to_ne_bytes())?;
+        attrs.answer(1, &CORE_SUPPORT_OPTIONAL_MR_ACCESS.to_ne_bytes())?;
+        attrs.room(ATTR_UHW_OUT).put(driver.as_bytes())
+    };
+    // Without the answer there is no context.
+    answer().inspect_err(|_| attrs.context.unopen())
 }
 
 const QUERY_GID_TABLE: &[Spec] = &[
@@ -397,5 +399,5 @@ fn async_event_alloc(attrs: &Attrs<'_>) -> Result<(), i32> {
     );
     attrs
         .answer_handle(0, fd as u64)
-        .inspect_err(|_| process::close_raw(fd))
+        .inspect_err(|_| attrs.process.take_back(fd))
 }

@@ -13,9 +13,9 @@ use zerocopy::IntoBytes;
 use crate::options::Options;
 
 use super::abi::{ATTR_MANDATORY, DRIVER_EFA, IoctlAttr, IoctlHeader};
-use super::context::Context;
+use super::context::{Context, ObjectKind};
 use super::fds::Kind;
-use super::process::{self, Process, RunInfo};
+use super::process::{Process, RunInfo};
 use super::{ioctl, written};
 
 /// A device file in this very process.
@@ -104,6 +104,63 @@ impl File {
         self.write(&bytes)
     }
 
+    fn counter(&self, name: &str) -> u64 {
+        let counters = crate::ctl::Control::counters(self.process, None).unwrap();
+        counters[name]
+    }
+
+    /// One more object, by its simplest command: in the domain 0, with the completion queue 1 or
+    /// whichever is the first.
+    fn allocate(&self, verb: &str) -> Result<(), i32> {
+        static MEMORY: [u8; 4096] = [0; 4096];
+        let mut response = [0u8; 32];
+        let mut driver_response = [0u8; 64];
+        let first_cq = {
+            let objects = self.context.objects();
+            objects.handles(ObjectKind::Cq).first().copied()
+        };
+        let cq = first_cq.unwrap_or(1);
+        let mut driver = Vec::new();
+        let (number_of_command, core) = match verb {
+            "alloc_pd" => (3, vec![0u8; 8]),
+            "create_channel" => (17, vec![0; 8]),
+            "create_cq" => return self.create_cq(8, &plain_cq()).map(drop),
+            "reg_mr" => {
+                let start = MEMORY.as_ptr() as u64;
+                let mut core = vec![0; 8];
+                for value in [start, 4096, start, 0] {
+                    core.extend_from_slice(&value.to_ne_bytes());
+                }
+                (9, core)
+            }
+            "create_ah" => {
+                let mut core = vec![0; 56];
+                core[24..40].copy_from_slice(&self.context.device.gid());
+                // is_global, port_num
+                (core[53], core[54]) = (1, 1);
+                (5, core)
+            }
+            _ => {
+                let mut core = vec![0; 56];
+                core[20..24].copy_from_slice(&cq.to_ne_bytes());
+                core[24..28].copy_from_slice(&cq.to_ne_bytes());
+                core[53] = 0xff;
+                driver = vec![0; 24];
+                (24, core)
+            }
+        };
+        let mut attrs = vec![
+            number(2, number_of_command),
+            data(0, core.as_slice()),
+            room(1, &mut response),
+            room(0x1001, &mut driver_response),
+        ];
+        if !driver.is_empty() {
+            attrs.push(data(0x1000, driver.as_slice()));
+        }
+        self.ioctl(0, 0, &mut attrs)
+    }
+
     fn count(&self, kind: &str) -> u64 {
         self.context.device.objects()[kind]
     }
@@ -142,8 +199,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        drop(self.process.fds.remove(self.fd));
-        process::close_raw(self.fd);
+        self.process.take_back(self.fd);
     }
 }
 

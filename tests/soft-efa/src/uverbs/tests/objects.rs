@@ -114,13 +114,73 @@ fn the_lowest_free_handle_is_next() {
 }
 
 #[test]
-fn allocations_fail_as_the_fault_plan_says() {
+fn every_allocation_fails_when_the_fault_plan_says_so_and_is_counted() {
+    let verbs = [
+        "alloc_pd",
+        "reg_mr",
+        "create_cq",
+        "create_qp",
+        "create_ah",
+        "create_channel",
+    ];
+    let plan: Vec<_> = verbs
+        .iter()
+        .map(|verb| format!("enomem={verb}@2"))
+        .collect();
     let file = File::closed(Options {
-        faults: "enomem=create_cq@2".to_owned(),
+        faults: plan.join(","),
         ..Options::default()
     });
     file.open();
-    assert!(file.create_cq(8, &plain_cq()).is_ok());
-    assert_eq!(file.create_cq(8, &plain_cq()), Err(libc::ENOMEM));
-    assert!(file.create_cq(8, &plain_cq()).is_ok());
+    for (name, failed) in verbs.iter().zip(1..) {
+        // The first and the third are made. What one verb needs of another is there already.
+        let made: Vec<_> = (0..3).map(|_| file.allocate(name)).collect();
+        assert_eq!(made, [Ok(()), Err(libc::ENOMEM), Ok(())], "{name}");
+        assert_eq!(file.counter("allocations_failed"), failed);
+    }
+    let counts: Vec<_> = ["pd", "mr", "cq", "qp", "ah", "channel"]
+        .map(|kind| file.count(kind))
+        .into();
+    assert_eq!(counts, [2; 6], "what failed is not there");
+}
+
+#[test]
+fn an_object_in_use_is_busy_until_its_last_user_is_gone() {
+    let file = File::opened();
+    for verb in ["alloc_pd", "create_cq", "reg_mr", "create_ah", "create_qp"] {
+        file.allocate(verb).unwrap();
+    }
+    // Handles in the order of their making: domain, queue, region, address handle, queue pair.
+    let destroy = |object: u16, method: u16, at: u32| {
+        let mut room_for_answer = [0u8; 8];
+        let mut attrs = vec![handle(0, at), room(1, &mut room_for_answer)];
+        attrs.truncate(if matches!(object, 3 | 4) { 2 } else { 1 });
+        file.ioctl(object, method, &mut attrs)
+    };
+    let (pd, cq, mr, ah, qp) = (0, 1, 2, 3, 4);
+    let busy_pd = || assert_eq!(destroy(1, 0, pd), Err(libc::EBUSY));
+    busy_pd();
+    assert_eq!(destroy(7, 1, mr), Ok(()));
+    busy_pd();
+    assert_eq!(destroy(6, 0, ah), Ok(()));
+    busy_pd();
+    assert_eq!(destroy(3, 1, cq), Err(libc::EBUSY));
+    assert_eq!(destroy(4, 1, qp), Ok(()));
+    assert_eq!(destroy(3, 1, cq), Ok(()));
+    assert_eq!(destroy(1, 0, pd), Ok(()));
+}
+
+#[test]
+fn objects_of_another_file_can_t_be_used() {
+    let process = process(Options::default());
+    let (one, other) = (File::of(process), File::of(process));
+    one.open();
+    other.open();
+    one.allocate("alloc_pd").unwrap();
+    one.allocate("create_cq").unwrap();
+    // The other file has no object at all, whatever number is named.
+    for verb in ["reg_mr", "create_ah", "create_qp"] {
+        assert_eq!(other.allocate(verb), Err(libc::EINVAL), "{verb}");
+    }
+    assert_eq!(other.count("mr") + other.count("ah") + other.count("qp"), 0);
 }

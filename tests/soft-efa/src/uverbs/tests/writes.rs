@@ -17,8 +17,7 @@ fn opened() -> File {
     file.command(0, &request, 8).unwrap();
     let events = i32::from_ne_bytes(response[..4].try_into().unwrap());
     assert!(events > 2, "the file of asynchronous events");
-    drop(file.process.fds.remove(events));
-    process::close_raw(events);
+    file.process.take_back(events);
     assert_eq!(response[8 + 8..8 + 10], [1, 0], "one ring in a queue");
     file
 }
@@ -98,4 +97,20 @@ fn extended_commands_have_their_own_header() {
     assert_eq!(query(0, 0, addr, 0), Err(libc::EINVAL));
     assert_eq!(query(3, 20, addr, 0), Err(libc::ENOSPC));
     assert_eq!(query(3, 38, 64, 0), Err(libc::EFAULT));
+}
+
+#[test]
+fn a_context_that_can_t_be_told_of_does_not_exist() {
+    let file = File::closed(Options::default());
+    let descriptors = || file.process.fds.all().len();
+    let before = descriptors();
+    let mut request = 64u64.to_ne_bytes().to_vec();
+    request.extend_from_slice(&3u64.to_ne_bytes());
+    assert_eq!(file.command(0, &request, 8), Err(libc::EFAULT));
+    let both_flags = 3u64;
+    let mut attrs = [data(0x1000, &both_flags), attr(0, 4, 64)];
+    assert_eq!(file.ioctl(0, 3, &mut attrs), Err(libc::EFAULT));
+    assert_eq!((file.count("context"), descriptors()), (0, before));
+    file.open();
+    assert_eq!(file.count("context"), 1);
 }

@@ -160,8 +160,7 @@ fn close_rest(process: &Process, but: &File) {
     for (fd, kind) in process.fds.all() {
         if fd != but.fd && !matches!(kind, Kind::Device(_)) {
             drop(kind);
-            drop(process.fds.remove(fd));
-            process::close_raw(fd);
+            process.take_back(fd);
         }
     }
 }
