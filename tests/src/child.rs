@@ -168,6 +168,11 @@ impl Process {
         }
     }
 
+    /// How it has ended, if it has.
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
     /// Waits until it has ended, for as long as `patience`; then kills it.
     pub fn wait(&mut self, patience: Duration) -> Result<ExitStatus> {
         let ends = Instant::now() + super::deadline::scaled(patience);
