@@ -13,6 +13,7 @@ mod process;
 mod rdma_core;
 #[cfg(feature = "regenerate")]
 mod regenerate;
+mod soak;
 mod soft_efa;
 mod source;
 mod test;
@@ -47,6 +48,8 @@ enum Task {
     Demo(demo::Demo),
     /// Run every test; the last line has the counts.
     Test(test::Test),
+    /// Do for hours what the tests do for a minute.
+    Soak(soak::Soak),
     /// Count and time posting and polling beside a C program; fail if a budget is exceeded.
     Bench(bench::Bench),
     /// Run the README's two commands in a clean Debian 12 (as root, in target/fresh).
@@ -86,6 +89,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Task::SoftEfa(args) => soft_efa::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Soak(args) => soak::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Fresh(args) => fresh::run(&args),
         Task::Ci => ci::run(),
