@@ -23,10 +23,27 @@ pub const UVERBS_BASE_MINOR: u32 = 192;
 pub const SYS: &str = "sys";
 /// The directory below the run directory that stands for `/dev/infiniband`.
 pub const DEV: &str = "dev/infiniband";
+/// The kernel modules that would drive the devices.
+pub const MODULES: [&str; 3] = ["efa", "ib_uverbs", "ib_core"];
 /// The root of our devices, relative to `/sys`.
 pub const PCI_ROOT: &str = "devices/pciefa0:00";
-/// What the names of the files that differ for an older libefa end with.
-pub const OLDER: &str = ".older";
+/// The directory below the run directory that has the files of `/sys` that differ for an older
+/// libefa.
+pub const OLDER: &str = "older";
+
+/// The directories below `/sys` that show what the host has beside what we have.
+pub const MIRRORED: [&str; 10] = [
+    "",
+    "bus",
+    "bus/pci",
+    "bus/pci/devices",
+    "bus/pci/drivers",
+    "class",
+    "dev",
+    "dev/char",
+    "devices",
+    "module",
+];
 
 /// The PCI address of device `index`.
 pub fn pci_address(index: u32) -> String {
@@ -53,12 +70,26 @@ pub fn write(run_dir: &Path, options: &Options) -> io::Result<()> {
     }
     fs::create_dir_all(sys.join("bus/pci/devices"))?;
     fs::create_dir_all(sys.join("bus/pci/drivers/efa"))?;
+    fs::create_dir_all(sys.join("dev/char"))?;
     file(&sys.join("class/infiniband_verbs"), "abi_version", "6")?;
-    link_host_devices(&sys.join("bus/pci/devices"))?;
+    for module in MODULES {
+        let dir = sys.join("module").join(module);
+        fs::create_dir_all(&dir)?;
+        file(&dir, "initstate", "live")?;
+        file(&dir, "refcnt", "0")?;
+    }
+    symlink(
+        "../../../../module/efa",
+        sys.join("bus/pci/drivers/efa/module"),
+    )?;
+    for dir in MIRRORED {
+        mirror(dir, &sys.join(dir))?;
+    }
     for index in 0..options.devices {
         Device {
             index,
             options,
+            run_dir,
             sys: &sys,
         }
         .write()?;
@@ -67,18 +98,29 @@ pub fn write(run_dir: &Path, options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Lists the host's PCI devices beside ours, as the real directory would.
-fn link_host_devices(dir: &Path) -> io::Result<()> {
-    // A machine without PCI has none.
-    let Ok(entries) = fs::read_dir("/sys/bus/pci/devices") else {
+/// Lists what the host has in `/sys/{name}` beside what we have. A program that asks for more by
+/// such a name is led to the host's.
+fn mirror(name: &str, dir: &Path) -> io::Result<()> {
+    // A machine without PCI has none of that.
+    let Ok(entries) = fs::read_dir(Path::new("/sys").join(name)) else {
         return Ok(());
     };
     for entry in entries.flatten() {
-        if entry.file_name().as_encoded_bytes().starts_with(b"efa0:") {
+        let bytes = entry.file_name();
+        let bytes = bytes.as_encoded_bytes();
+        let hidden = bytes.starts_with(b"infiniband")
             // A run inside a run: the outer one's devices are hidden.
+            || bytes.starts_with(b"efa0:")
+            || bytes.starts_with(b"pciefa0:");
+        let ours = dir.join(entry.file_name());
+        if hidden || ours.symlink_metadata().is_ok() {
             continue;
         }
-        symlink(entry.path(), dir.join(entry.file_name()))?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            fs::create_dir(ours)?;
+        } else {
+            symlink(entry.path(), ours)?;
+        }
     }
     Ok(())
 }
@@ -90,6 +132,7 @@ fn file(dir: &Path, name: &str, line: &str) -> io::Result<()> {
 struct Device<'a> {
     index: u32,
     options: &'a Options,
+    run_dir: &'a Path,
     sys: &'a Path,
 }
 
@@ -135,6 +178,10 @@ impl Device<'_> {
                 "MAJOR={UVERBS_MAJOR}\nMINOR={minor}\nDEVNAME=infiniband/{uverbs_name}\nDEVMODE=0666"
             ),
         )?;
+        symlink(
+            format!("../../{PCI_ROOT}/{address}/infiniband_verbs/{uverbs_name}"),
+            self.sys.join(format!("dev/char/{UVERBS_MAJOR}:{minor}")),
+        )?;
         symlink(format!("../../../{address}"), uverbs.join("device"))?;
         symlink(
             "../../../../../class/infiniband_verbs",
@@ -175,28 +222,31 @@ impl Device<'_> {
         file(pci, "local_cpus", &mask)?;
         file(pci, "local_cpulist", &list)?;
 
-        self.id_files(pci, self.options.effective_profile(ProfileName::P5en), "")?;
+        self.id_files(pci, self.options.effective_profile(ProfileName::P5en))?;
         if self.options.profile.is_none() {
-            self.id_files(pci, self.options.effective_profile(ProfileName::P5), OLDER)?;
+            let older = self
+                .run_dir
+                .join(OLDER)
+                .join(PCI_ROOT)
+                .join(pci_address(self.index));
+            fs::create_dir_all(&older)?;
+            self.id_files(&older, self.options.effective_profile(ProfileName::P5))?;
         }
         Ok(())
     }
 
-    fn id_files(&self, pci: &Path, profile: Profile, suffix: &str) -> io::Result<()> {
+    fn id_files(&self, pci: &Path, profile: Profile) -> io::Result<()> {
         let id = profile.pci_device;
-        fs::write(pci.join(format!("config{suffix}")), config_space(id))?;
+        fs::write(pci.join("config"), config_space(id))?;
         let modalias =
             format!("pci:v{PCI_VENDOR:08X}d{id:08X}sv{PCI_VENDOR:08X}sd{id:08X}bc02sc00i00");
-        file(pci, &format!("device{suffix}"), &format!("0x{id:04x}"))?;
+        for name in ["device", "subsystem_device"] {
+            file(pci, name, &format!("0x{id:04x}"))?;
+        }
+        file(pci, "modalias", &modalias)?;
         file(
             pci,
-            &format!("subsystem_device{suffix}"),
-            &format!("0x{id:04x}"),
-        )?;
-        file(pci, &format!("modalias{suffix}"), &modalias)?;
-        file(
-            pci,
-            &format!("uevent{suffix}"),
+            "uevent",
             &format!(
                 "DRIVER=efa\nPCI_CLASS=20000\nPCI_ID={PCI_VENDOR:04X}:{id:04X}\nPCI_SUBSYS_ID={PCI_VENDOR:04X}:{id:04X}\nPCI_SLOT_NAME={}\nMODALIAS={modalias}",
                 pci_address(self.index),
@@ -234,6 +284,11 @@ impl Device<'_> {
         ] {
             file(&port, name, line)?;
         }
+        file(
+            ib,
+            "uevent",
+            &format!("NAME={}", Options::device_name(self.index)),
+        )?;
         file(&port, "rate", profile.link().sysfs_rate)?;
         file(&port.join("gids"), "0", &groups(&gid_of(ip)))?;
         file(&port.join("pkeys"), "0", "0xffff")?;
@@ -340,7 +395,7 @@ mod tests {
             read(&dir, "sys/bus/pci/devices/efa0:01:00.0/modalias")
                 .starts_with("pci:v00001D0Fd0000EFA3sv")
         );
-        assert!(read(&dir, "sys/bus/pci/devices/efa0:01:00.0/modalias.older").contains("EFA2"));
+        assert!(read(&dir, "older/devices/pciefa0:00/efa0:01:00.0/modalias").contains("EFA2"));
     }
 
     #[test]
@@ -354,11 +409,7 @@ mod tests {
             read(&dir, "sys/class/infiniband/efa_0/device/device"),
             "0xefa1"
         );
-        assert!(
-            !dir.path()
-                .join("sys/class/infiniband/efa_0/device/modalias.older")
-                .exists()
-        );
+        assert!(!dir.path().join(OLDER).exists());
     }
 
     #[test]

@@ -212,6 +212,15 @@ fn other_descriptors_and_paths_are_untouched() {
 }
 
 #[test]
+fn the_device_is_found_however_a_program_walks() {
+    let Some(guest) = Guest::new("walks") else {
+        return;
+    };
+    let options = Options::default();
+    assert_success(&options.to_string(), &guest.run(&options, &[]));
+}
+
+#[test]
 fn memory_behind_a_descriptor_can_be_registered() {
     let Some(guest) = Guest::new("dmabuf") else {
         return;

@@ -15,6 +15,7 @@ mod descriptors;
 mod netlink;
 mod next;
 mod paths;
+mod places;
 mod stats;
 mod variadic;
 

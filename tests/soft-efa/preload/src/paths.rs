@@ -20,13 +20,15 @@ pub(crate) enum Target {
 
 /// Where `path` leads.
 pub(crate) fn target(path: *const c_char) -> Target {
+    target_at(libc::AT_FDCWD, path)
+}
+
+/// Where `path` leads from the directory `dirfd`.
+pub(crate) fn target_at(dirfd: c_int, path: *const c_char) -> Target {
     let Some(bytes) = bytes_of(path) else {
         return Target::Real;
     };
-    if bytes.first() != Some(&b'/') {
-        return Target::Real;
-    }
-    let route = aside(|| Some(uverbs::route(bytes))).unwrap_or(Route::Real);
+    let route = aside(|| Some(uverbs::route_at(dirfd, bytes))).unwrap_or(Route::Real);
     match route {
         Route::Real => Target::Real,
         Route::Device(index) => Target::Device(index),
@@ -38,13 +40,16 @@ pub(crate) fn target(path: *const c_char) -> Target {
 /// path of a device file.
 macro_rules! replacing {
     ($(
-        fn $name:ident($([$before:ident: $before_type:ty])? path $(, $after:ident: $after_type:ty)*) -> $ret:ty,
+        fn $name:ident($([$before:ident: $before_type:ty])? $({$dir:ident})? path $(, $after:ident: $after_type:ty)*) -> $ret:ty,
         fails with $failed:expr, device $index:ident => $device:expr;
     )*) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name($($before: $before_type,)? path: *const c_char $(, $after: $after_type)*) -> $ret {
+        extern "C" fn $name($($before: $before_type,)? $($dir: c_int,)? path: *const c_char $(, $after: $after_type)*) -> $ret {
             let other;
-            let path = match target(path) {
+            #[allow(unused_mut, unused_assignments, reason = "only the variants with a directory set it")]
+            let mut from = libc::AT_FDCWD;
+            $(from = $dir;)?
+            let path = match target_at(from, path) {
                 Target::Real => path,
                 Target::Device($index) => return $device,
                 Target::Other(replacement) => {
@@ -53,7 +58,7 @@ macro_rules! replacing {
                 }
             };
             call_next!($name(
-                $($before => $before_type,)? path => *const c_char $(, $after => $after_type)*
+                $($before => $before_type,)? $($dir => c_int,)? path => *const c_char $(, $after => $after_type)*
             ) -> $ret, $failed)
         }
     )*};
@@ -85,23 +90,23 @@ replacing! {
         device _index => fail(libc::ENOTDIR, -1);
     fn scandir64(path, list: List, filter: Filter, compare: Compare) -> c_int, fails with -1,
         device _index => fail(libc::ENOTDIR, -1);
-    fn scandirat([dirfd: c_int] path, list: List, filter: Filter, compare: Compare) -> c_int, fails with -1,
+    fn scandirat({dirfd} path, list: List, filter: Filter, compare: Compare) -> c_int, fails with -1,
         device _index => fail(libc::ENOTDIR, -1);
-    fn scandirat64([dirfd: c_int] path, list: List, filter: Filter, compare: Compare) -> c_int, fails with -1,
+    fn scandirat64({dirfd} path, list: List, filter: Filter, compare: Compare) -> c_int, fails with -1,
         device _index => fail(libc::ENOTDIR, -1);
     fn chdir(path) -> c_int, fails with -1, device _index => fail(libc::ENOTDIR, -1);
     fn access(path, mode: c_int) -> c_int, fails with -1, device _index => may_access(mode);
     fn eaccess(path, mode: c_int) -> c_int, fails with -1, device _index => may_access(mode);
     fn euidaccess(path, mode: c_int) -> c_int, fails with -1, device _index => may_access(mode);
-    fn faccessat([dirfd: c_int] path, mode: c_int, flags: c_int) -> c_int, fails with -1,
+    fn faccessat({dirfd} path, mode: c_int, flags: c_int) -> c_int, fails with -1,
         device _index => may_access(mode);
     fn readlink(path, buf: *mut c_char, size: usize) -> isize, fails with -1,
         device _index => fail(libc::EINVAL, -1);
-    fn readlinkat([dirfd: c_int] path, buf: *mut c_char, size: usize) -> isize, fails with -1,
+    fn readlinkat({dirfd} path, buf: *mut c_char, size: usize) -> isize, fails with -1,
         device _index => fail(libc::EINVAL, -1);
     fn __readlink_chk(path, buf: *mut c_char, size: usize, room: usize) -> isize, fails with -1,
         device _index => fail(libc::EINVAL, -1);
-    fn __readlinkat_chk([dirfd: c_int] path, buf: *mut c_char, size: usize, room: usize) -> isize, fails with -1,
+    fn __readlinkat_chk({dirfd} path, buf: *mut c_char, size: usize, room: usize) -> isize, fails with -1,
         device _index => fail(libc::EINVAL, -1);
     fn fopen(path, mode: *const c_char) -> *mut c_void, fails with std::ptr::null_mut(),
         device index => stream_of(index, mode);
@@ -113,6 +118,12 @@ replacing! {
         device _index => fail(libc::ENODATA, -1);
     fn listxattr(path, list: *mut c_char, size: usize) -> isize, fails with -1, device _index => 0;
     fn llistxattr(path, list: *mut c_char, size: usize) -> isize, fails with -1, device _index => 0;
+    fn chmod(path, mode: libc::mode_t) -> c_int, fails with -1, device _index => 0;
+    fn fchmodat({dirfd} path, mode: libc::mode_t, flags: c_int) -> c_int, fails with -1, device _index => 0;
+    fn chown(path, owner: libc::uid_t, group: libc::gid_t) -> c_int, fails with -1, device _index => 0;
+    fn lchown(path, owner: libc::uid_t, group: libc::gid_t) -> c_int, fails with -1, device _index => 0;
+    fn fchownat({dirfd} path, owner: libc::uid_t, group: libc::gid_t, flags: c_int) -> c_int, fails with -1,
+        device _index => 0;
     fn inotify_add_watch([fd: c_int] path, mask: u32) -> c_int, fails with -1,
         device _index => fail(libc::ENOENT, -1);
 }
@@ -212,7 +223,7 @@ resolving! {
     fn canonicalize_file_name(path) room std::ptr::null_mut();
 }
 
-fn copy_over(place: *mut c_char, bytes: &[u8]) -> *mut c_char {
+pub(crate) fn copy_over(place: *mut c_char, bytes: &[u8]) -> *mut c_char {
     // SAFETY: `place` holds a C string that is longer than `bytes`.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast::<u8>(), bytes.len());

@@ -7,7 +7,7 @@ use soft_efa::uverbs;
 
 use crate::aside;
 use crate::next::next;
-use crate::paths::{StatxMask, Target, target};
+use crate::paths::{StatxMask, Target, target, target_at};
 use crate::variadic::bytes_of;
 
 /// The device whose file `fd` is, unless it certainly is none.
@@ -150,7 +150,7 @@ macro_rules! stat_at {
                 return put_device(index, out);
             }
             let other;
-            let path = match target(path) {
+            let path = match target_at(dirfd, path) {
                 Target::Real => path,
                 Target::Device(index) => return put_device(index, out),
                 Target::Other(replacement) => {
@@ -191,7 +191,7 @@ extern "C" fn statx(
         None
     };
     let other;
-    let (path, device) = match (device, target(path)) {
+    let (path, device) = match (device, target_at(dirfd, path)) {
         (Some(index), _) | (None, Target::Device(index)) => (path, Some(index)),
         (None, Target::Real) => (path, None),
         (None, Target::Other(replacement)) => {

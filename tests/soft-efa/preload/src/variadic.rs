@@ -107,7 +107,7 @@ fn open_path(
             }
         }
     };
-    match paths::target(path) {
+    match paths::target_at(dirfd, path) {
         Target::Real => with_next(path),
         Target::Device(index) => open_device(index, flags),
         Target::Other(other) => with_next(other.as_ptr()),

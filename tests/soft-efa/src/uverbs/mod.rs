@@ -24,6 +24,7 @@ mod paths;
 mod process;
 mod qp;
 mod query;
+mod relative;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,8 @@ use std::os::fd::RawFd;
 
 use process::DeviceFile;
 
-pub use paths::{Route, route, unroute};
+pub use paths::{Route, unroute};
+pub use relative::{route_at, visible_directory};
 
 /// Looks at the environment, so that a program that clears it later keeps its devices. Whether
 /// there are any.

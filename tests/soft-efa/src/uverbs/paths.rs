@@ -4,12 +4,15 @@
 //! like directly, and everybody names `/dev/infiniband`. Both real directories are hidden: a host's
 //! own RDMA devices are not part of the run.
 
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
-use crate::sysfs::{DEV, OLDER, PCI_ROOT, SYS, UVERBS_BASE_MINOR, UVERBS_MAJOR};
+use crate::sysfs::{DEV, MIRRORED, MODULES, OLDER, PCI_ROOT, SYS, UVERBS_BASE_MINOR, UVERBS_MAJOR};
 
 use super::libefa;
 use super::process::{self, RunInfo};
+use super::relative;
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,22 +39,46 @@ pub fn route(path: &[u8]) -> Route {
     if path.first() != Some(&b'/') {
         return Route::Real;
     }
+    let odd = |pair: &[u8]| matches!(pair, b"//" | b"/.");
+    let is_odd = path.windows(2).any(odd);
     // An allocator that replaces the C library's opens some of these while it is being set up, and
     // would wait for itself if anything here allocated then.
     let never_ours: [&[u8]; 3] = [b"/proc/", b"/etc/", b"/sys/kernel/"];
-    if never_ours.iter().any(|prefix| path.starts_with(prefix)) {
+    if !is_odd && never_ours.iter().any(|prefix| path.starts_with(prefix)) {
         return Route::Real;
     }
-    let in_sys = path.starts_with(b"/sys/");
-    let in_dev = path.starts_with(b"/dev/");
     let Some(run) = process::run() else {
         return Route::Real;
     };
+    if is_odd && let Some(cleaned) = relative::clean(run, path) {
+        return match route_clean(run, &cleaned) {
+            // It may lead there by a way that only we have.
+            Route::Real if has_parents(path) && may_be_ours(run, path) => Route::Other(cleaned),
+            other => other,
+        };
+    }
+    route_clean(run, path)
+}
+
+fn has_parents(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|part| part == b"..")
+}
+
+fn may_be_ours(run: &RunInfo, path: &[u8]) -> bool {
+    path.starts_with(b"/sys/")
+        || path.starts_with(b"/dev/")
+        || path.starts_with(run.dir.as_os_str().as_bytes())
+}
+
+/// Where a path leads that has no dots and doubled slashes.
+pub(super) fn route_clean(run: &RunInfo, path: &[u8]) -> Route {
+    let in_sys = is_below(path, b"/sys");
+    let in_dev = path.starts_with(b"/dev/");
     if !in_sys && !in_dev {
         // The tree itself, named by SYSFS_PATH.
         return match path.strip_prefix(run.dir.as_os_str().as_bytes()) {
             Some(rest) if rest.starts_with(b"/sys/") => {
-                for_older(run, path.to_vec()).map_or(Route::Real, Route::Other)
+                for_older(run, path).map_or(Route::Real, Route::Other)
             }
             _ => Route::Real,
         };
@@ -62,7 +89,7 @@ pub fn route(path: &[u8]) -> Route {
         route_sys(run, path)
     };
     match target {
-        Route::Other(target) => Route::Other(for_older(run, target.clone()).unwrap_or(target)),
+        Route::Other(target) => Route::Other(for_older(run, &target).unwrap_or(target)),
         other => other,
     }
 }
@@ -96,17 +123,20 @@ fn route_dev(run: &RunInfo, path: &[u8]) -> Route {
 }
 
 fn route_sys(run: &RunInfo, path: &[u8]) -> Route {
-    let rest = &path[b"/sys/".len()..];
+    let rest = path.get(b"/sys/".len()..).unwrap_or_default();
+    let listed = rest.strip_suffix(b"/").unwrap_or(rest);
     let ours = rest.starts_with(b"class/infiniband")
         || is_below(rest, PCI_ROOT.as_bytes())
-        // The list is ours and names the host's devices, too; what is below them is the host's.
-        || matches!(rest, b"bus/pci/devices" | b"bus/pci/devices/")
+        // The list is ours and names what the host has, too; what is below that is the host's.
+        || MIRRORED.iter().any(|dir| dir.as_bytes() == listed)
         || rest.starts_with(b"bus/pci/devices/efa0:")
-        || is_below(rest, b"bus/pci/drivers/efa");
+        || rest.starts_with(format!("dev/char/{UVERBS_MAJOR}:").as_bytes())
+        || is_below(rest, b"bus/pci/drivers/efa")
+        || MODULES
+            .iter()
+            .any(|name| rest.strip_prefix(b"module/").is_some_and(|rest| is_below(rest, name.as_bytes())));
     if ours {
-        let mut tail = vec![b'/'];
-        tail.extend_from_slice(rest);
-        Route::Other(below(run, SYS, &tail))
+        Route::Other(below(run, SYS, &path[b"/sys".len()..]))
     } else {
         Route::Real
     }
@@ -126,15 +156,18 @@ fn below(run: &RunInfo, dir: &str, tail: &[u8]) -> Vec<u8> {
 }
 
 /// The path of the file that an older libefa gets to see, if it is about one.
-fn for_older(run: &RunInfo, mut target: Vec<u8>) -> Option<Vec<u8>> {
+fn for_older(run: &RunInfo, target: &[u8]) -> Option<Vec<u8>> {
     let name = target.rsplit(|byte| *byte == b'/').next()?;
     if run.options.profile.is_some() || !IDENTIFYING.contains(&name) || !libefa::is_older() {
         return None;
     }
-    target.extend_from_slice(OLDER.as_bytes());
+    let target = Path::new(OsStr::from_bytes(target));
+    // Where the links on the way lead.
+    let dir = target.parent()?.canonicalize().ok()?;
+    let place = dir.strip_prefix(run.dir.join(SYS)).ok()?;
+    let older = run.dir.join(OLDER).join(place).join(target.file_name()?);
     // `infiniband/efa_0/device` is a link to the PCI device, whose `device` is a file.
-    let exists = std::path::Path::new(std::ffi::OsStr::from_bytes(&target)).is_file();
-    exists.then_some(target)
+    older.is_file().then(|| older.into_os_string().into_vec())
 }
 
 /// What the program should see in place of `resolved`, which the C library made from a path of its
@@ -143,9 +176,12 @@ pub fn unroute(resolved: &[u8]) -> Option<Vec<u8>> {
     unroute_in(process::run()?, resolved)
 }
 
-fn unroute_in(run: &RunInfo, resolved: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn unroute_in(run: &RunInfo, resolved: &[u8]) -> Option<Vec<u8>> {
     let rest = resolved.strip_prefix(run.dir.as_os_str().as_bytes())?;
     let visible = rest.strip_prefix(b"/")?;
+    if is_below(visible, OLDER.as_bytes()) {
+        return Some([b"/sys", &visible[OLDER.len()..]].concat());
+    }
     (is_below(visible, SYS.as_bytes()) || is_below(visible, DEV.as_bytes())).then(|| rest.to_vec())
 }
 
@@ -212,6 +248,10 @@ mod tests {
             back(b"/tmp/run/dev/infiniband/uverbs0"),
             Some(b"/dev/infiniband/uverbs0".to_vec())
         );
+        assert_eq!(
+            back(b"/tmp/run/older/devices/x"),
+            Some(b"/sys/devices/x".to_vec())
+        );
         assert_eq!(back(b"/tmp/run/ctl"), None);
         assert_eq!(back(b"/tmp/running/sys"), None);
         assert_eq!(back(b"/sys/class"), None);
@@ -228,6 +268,8 @@ mod tests {
             "bus/pci/devices/efa0:01:00.0/class",
             "bus/pci/drivers/efa",
             "bus/pci/devices",
+            "class",
+            "devices/",
         ] {
             let expected = Route::Other(format!("/tmp/run/sys/{path}").into_bytes());
             assert_eq!(
@@ -238,6 +280,8 @@ mod tests {
         }
         for path in [
             "class/net/eth0",
+            "classes",
+            "devices/system",
             "bus/pci/devices/0000:00:01.0",
             "bus/pci/drivers/efax",
         ] {
