@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use soft_efa::ctl::Client;
-use soft_efa::launch::Run;
+use soft_efa::launch::{PRELOAD_VAR, Run};
 use soft_efa::options::{Abi, Options};
 use soft_efa::profile::ProfileName;
 
@@ -30,6 +30,9 @@ fn skipped(name: &str, reason: &str) {
 fn preload() -> &'static Path {
     static PRELOAD: OnceLock<PathBuf> = OnceLock::new();
     PRELOAD.get_or_init(|| {
+        if let Some(path) = std::env::var_os(PRELOAD_VAR) {
+            return path.into();
+        }
         let output = Command::new(env!("CARGO"))
             .args([
                 "build",
@@ -244,6 +247,88 @@ fn threads_make_and_destroy_at_once() {
 }
 
 #[test]
+fn an_idle_device_takes_less_than_a_hundredth_of_a_processor() {
+    let Some(guest) = Guest::new("idle") else {
+        return;
+    };
+    assert_success("idle", &guest.run(&Options::default(), &[]));
+}
+
+#[test]
+fn a_sandbox_that_hides_processes_from_one_another_is_no_hindrance() {
+    let Some(sandbox) = Guest::new("sandbox") else {
+        return;
+    };
+    for name in ["events", "threads"] {
+        let Some(guest) = Guest::new(name) else {
+            return;
+        };
+        let program = guest.program();
+        for options in both_abis() {
+            let output = sandbox.run(&options, &[program.to_str().unwrap()]);
+            if output.status.code() == Some(77) {
+                skipped(
+                    "a_sandbox_that_hides_processes_from_one_another_is_no_hindrance",
+                    "seccomp filters can't be installed here",
+                );
+                return;
+            }
+            assert_success(name, &output);
+        }
+    }
+}
+
+/// Set in the part of the next test that has no rights: the guest to run.
+const UNPRIVILEGED: &str = "SOFT_EFA_TEST_UNPRIVILEGED";
+
+#[test]
+fn a_user_without_rights_has_the_device_as_well() {
+    // SAFETY: geteuid takes no arguments and can't fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    if let Some(guest) = std::env::var_os(UNPRIVILEGED) {
+        assert!(!root);
+        let output = run(&Options::default(), guest.to_str().unwrap(), &[]);
+        assert_success("without rights", &output);
+        return;
+    }
+    let Some(guest) = Guest::new("events") else {
+        return;
+    };
+    if !root {
+        assert_success("events", &guest.run(&Options::default(), &[]));
+        return;
+    }
+    // Copies, since the folders that they come from may be root's alone.
+    let dir = tempfile::tempdir().unwrap();
+    let open = |path: &Path| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(path, mode).unwrap();
+    };
+    open(dir.path());
+    let copy = |from: &Path, name: &str| {
+        let to = dir.path().join(name);
+        fs::copy(from, &to).unwrap();
+        open(&to);
+        to
+    };
+    let own = copy(&std::env::current_exe().unwrap(), "test");
+    let library = copy(preload(), "libsoft_efa_preload.so");
+    let guest = copy(&guest.program(), "guest");
+    let mut command = Command::new(own);
+    command
+        .args(["--exact", "a_user_without_rights_has_the_device_as_well"])
+        .env(UNPRIVILEGED, guest)
+        .env(PRELOAD_VAR, library)
+        .current_dir("/");
+    std::os::unix::process::CommandExt::uid(&mut command, 65_534);
+    std::os::unix::process::CommandExt::gid(&mut command, 65_534);
+    let output = command.output().unwrap();
+    assert_success("as nobody", &output);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+#[test]
 fn guests_run_clean_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         skipped(
@@ -304,37 +389,67 @@ fn guests_run_clean_with_sanitizers() {
     }
 }
 
-#[test]
-fn every_profile_is_listed_by_the_tools() {
+/// The release of the rdma-core that programs are built and run with here.
+fn libefa_release() -> Option<u32> {
+    let output = Command::new("pkg-config")
+        .args(["--modversion", "libefa"])
+        .output();
+    let text = String::from_utf8(output.ok()?.stdout).ok()?;
+    // 1.4.59.0 is rdma-core 59.0.
+    text.trim().split('.').nth(2)?.parse().ok()
+}
+
+fn is_listed(test: &str, profile: ProfileName) {
     if Command::new("ibv_devinfo").arg("-l").output().is_err() {
-        skipped(
-            "every_profile_is_listed_by_the_tools",
-            "ibv_devinfo is not installed (package ibverbs-utils)",
-        );
+        skipped(test, "ibv_devinfo is not installed (package ibverbs-utils)");
         return;
     }
-    for profile in [ProfileName::C5n, ProfileName::P4d, ProfileName::P5] {
-        for abi in [Abi::Ioctl, Abi::Write] {
-            let options = Options {
-                devices: 3,
-                profile: Some(profile),
-                abi,
-                ..Options::default()
-            };
-            let output = run(&options, "ibv_devinfo", &["-v"]);
-            assert_success(&options.to_string(), &output);
-            let text = String::from_utf8(output.stdout).unwrap();
-            assert_eq!(text.matches("PORT_ACTIVE").count(), 3, "{text}");
-            assert!(
-                text.contains(&format!("{}", profile.profile().pci_device)),
-                "{text}"
-            );
-            assert!(
-                text.contains("fe80:0000:0000:0000:02ef:7fff:fe00:0003"),
-                "{text}"
-            );
-        }
+    // A libefa knows the devices that were there when it was written.
+    let needed = match profile {
+        ProfileName::P6 => 63,
+        ProfileName::P5en => 55,
+        _ => 0,
+    };
+    if libefa_release().unwrap_or(0) < needed {
+        skipped(test, &format!("{profile} needs rdma-core {needed}"));
+        return;
     }
+    for options in both_abis() {
+        let options = Options {
+            devices: 3,
+            profile: Some(profile),
+            ..options
+        };
+        let output = run(&options, "ibv_devinfo", &["-v"]);
+        assert_success(&options.to_string(), &output);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.matches("PORT_ACTIVE").count(), 3, "{text}");
+        assert!(
+            text.contains(&format!("{}", profile.profile().pci_device)),
+            "{text}"
+        );
+        assert!(
+            text.contains("fe80:0000:0000:0000:02ef:7fff:fe00:0003"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_older_profiles_are_listed_by_the_tools() {
+    for profile in [ProfileName::C5n, ProfileName::P4d, ProfileName::P5] {
+        is_listed("the_older_profiles_are_listed_by_the_tools", profile);
+    }
+}
+
+#[test]
+fn the_profile_p5en_is_listed_by_the_tools() {
+    is_listed("the_profile_p5en_is_listed_by_the_tools", ProfileName::P5en);
+}
+
+#[test]
+fn the_profile_p6_is_listed_by_the_tools() {
+    is_listed("the_profile_p6_is_listed_by_the_tools", ProfileName::P6);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use soft_efa::launch::Run;
-use soft_efa::options::Options;
+use soft_efa::options::{Abi, Options};
 
 use super::bounded::{self, Ended};
 use super::pyverbs::{self, Pyverbs};
@@ -53,7 +53,9 @@ pub fn run(rdma_core: &RdmaCore, preload: &Path) -> Result<Tally> {
         return Ok(tally);
     }
     let modules = pyverbs::build().context("the Python modules could not be built")?;
-    tally.add(efa_tests(&modules, rdma_core, preload)?);
+    for abi in [Abi::Ioctl, Abi::Write] {
+        tally.add(efa_tests(&modules, abi, rdma_core, preload)?);
+    }
     println!("{}", tally.summary());
     Ok(tally)
 }
@@ -62,11 +64,12 @@ pub fn run(rdma_core: &RdmaCore, preload: &Path) -> Result<Tally> {
 fn on_device(
     name: &str,
     command: &mut Command,
+    options: &Options,
     rdma_core: &RdmaCore,
     preload: &Path,
 ) -> Result<Ended> {
     rdma_core.apply(command);
-    let run = Run::new(&Options::default(), preload)?;
+    let run = Run::new(options, preload)?;
     run.apply(command)?;
     let spinner = process::spinner(name);
     let ended = bounded::run(name, command, LIMIT);
@@ -87,7 +90,8 @@ fn shows(
     };
     let mut command = Command::new(program);
     command.args(&arguments[1..]);
-    let ended = on_device(name, &mut command, rdma_core, preload)?;
+    let options = Options::default();
+    let ended = on_device(name, &mut command, &options, rdma_core, preload)?;
     ensure!(ended.success(), "{}\n{}", ended.described(), ended.output());
     for text in expected {
         ensure!(
@@ -99,8 +103,17 @@ fn shows(
     Ok(())
 }
 
-fn efa_tests(modules: &Pyverbs, rdma_core: &RdmaCore, preload: &Path) -> Result<Tally> {
-    let name = format!("{NAME}: rdma-core {}'s EFA tests", modules.tree.version);
+fn efa_tests(modules: &Pyverbs, abi: Abi, rdma_core: &RdmaCore, preload: &Path) -> Result<Tally> {
+    let version = &modules.tree.version;
+    let name = match abi {
+        Abi::Ioctl => format!("{NAME}: rdma-core {version}'s EFA tests"),
+        // Without what has no such command, the query of a memory region: that test is skipped.
+        Abi::Write => format!("{NAME}: rdma-core {version}'s EFA tests by written commands"),
+    };
+    let options = Options {
+        abi,
+        ..Options::default()
+    };
     let mut command = Command::new(modules.python);
     command
         .current_dir(&modules.tree.path)
@@ -108,7 +121,7 @@ fn efa_tests(modules: &Pyverbs, rdma_core: &RdmaCore, preload: &Path) -> Result<
         .args(MODULES)
         .env("PYTHONPATH", &modules.modules)
         .env("PYTHONDONTWRITEBYTECODE", "1");
-    let ended = on_device(&name, &mut command, rdma_core, preload)?;
+    let ended = on_device(&name, &mut command, &options, rdma_core, preload)?;
     let least = if modules.tree.pinned { PINNED_COUNT } else { 1 };
     let tally = judge(&name, &ended, least);
     if !tally.failed.is_empty() {
