@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::ah::AddressHandles;
 use super::counters::Counters;
 use super::cq::CompletionQueue;
-use super::entry::Completion;
+use super::entry::{Completion, RecvDescriptor};
 use super::faults::{Draw, FaultPlan, Verb};
 use super::inbox::Inbox;
 use super::memory::{MrSpec, Regions, UserMemory};
@@ -252,7 +252,16 @@ impl Nic {
         if self.qps.len() >= self.env.profile.max_qp as usize {
             return Err(libc::ENOMEM);
         }
+        let (send_cq, recv_cq) = (spec.send_cq, spec.recv_cq);
+        let (sends, unsolicited) = (spec.sq_bytes / spec.sq_entry_size.max(1), spec.unsolicited);
+        let receives = spec.rq_bytes / RecvDescriptor::SIZE as u32;
         let qp = QueuePair::new(&mut self.env, spec, self.qps_made)?;
+        for (cq, depth, unsolicited) in [(send_cq, sends, false), (recv_cq, receives, unsolicited)]
+        {
+            if let Some(Some(cq)) = self.env.cqs.get_mut(usize::from(cq)) {
+                cq.attach(depth, unsolicited);
+            }
+        }
         self.qps_made += 1;
         let number = qp.number();
         self.qps.insert(number, qp);
