@@ -29,6 +29,7 @@ fn main() -> anyhow::Result<()> {
                     send_depth: 16,
                     receive_depth: 16,
                     immediate_room: 16,
+                    immediate_grant: 16,
                     ..Config::default()
                 };
                 let mut endpoints: Vec<_> = (0..PEERS)

@@ -38,10 +38,52 @@ pub enum FailureKind {
     NotGranted,
     /// The peer is behind this same device, which does not loop back, and is not this endpoint.
     NoLoopback,
-    /// A message to oneself found no receive posted.
+    /// A message to oneself found no receive pool.
     NoReceive,
-    /// A message was longer than the buffer for it.
-    TooLong,
+}
+
+/// What happened, and where that helps, what to do.
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            FailureKind::Device { vendor_status } => {
+                write!(f, "{}", Advice::for_vendor_status(vendor_status))
+            }
+            FailureKind::Post { errno } => write!(
+                f,
+                "the request could not be posted: {}",
+                std::io::Error::from_raw_os_error(errno)
+            ),
+            FailureKind::Cancelled => f.write_str("cancelled"),
+            FailureKind::DeadlineExceeded => {
+                f.write_str("the deadline passed; check that the peer is alive, or allow more time")
+            }
+            FailureKind::Disconnected => f.write_str("the peer was disconnected"),
+            FailureKind::QueuePairLost => f.write_str(
+                "the queue pair was in the error state and has been rebuilt; connect the peers \
+                 again and repeat the operation",
+            ),
+            FailureKind::Closed => f.write_str("the endpoint was closed before it finished"),
+            FailureKind::LocalAccess => f.write_str(
+                "the transfer is copied within this process, because the device is not known to \
+                 loop back, and the remote region is not (or no longer) registered here with the \
+                 access needed",
+            ),
+            FailureKind::NotGranted => f.write_str(
+                "the peer has no room for our writes with immediate data: as many peers as its \
+                 Config::immediate_room allows for have theirs (raise it there), or as many as it \
+                 granted us failed and may wait at the peer (disconnect, and connect again)",
+            ),
+            FailureKind::NoLoopback => f.write_str(
+                "the peer is another endpoint of this same device, which drops traffic to itself: \
+                 use a put or get with a region of this process, or another device",
+            ),
+            FailureKind::NoReceive => f.write_str(
+                "the message is for this same endpoint, which has no receive pool: set \
+                 Config::receive_pool",
+            ),
+        }
+    }
 }
 
 /// A cause as the table keeps it.
@@ -144,47 +186,7 @@ impl fmt::Display for Failure {
         if let Some(offset) = self.offset() {
             write!(f, " at byte {offset}")?;
         }
-        f.write_str(": ")?;
-        match self.kind() {
-            FailureKind::Device { vendor_status } => {
-                write!(f, "{}", Advice::for_vendor_status(vendor_status))
-            }
-            FailureKind::Post { errno } => write!(
-                f,
-                "the request could not be posted: {}",
-                std::io::Error::from_raw_os_error(errno)
-            ),
-            FailureKind::Cancelled => f.write_str("cancelled"),
-            FailureKind::DeadlineExceeded => {
-                f.write_str("the deadline passed; check that the peer is alive, or allow more time")
-            }
-            FailureKind::Disconnected => f.write_str("the peer was disconnected"),
-            FailureKind::QueuePairLost => f.write_str(
-                "the queue pair was in the error state and has been rebuilt; connect the peers \
-                 again and repeat the operation",
-            ),
-            FailureKind::Closed => f.write_str("the endpoint was closed before it finished"),
-            FailureKind::LocalAccess => f.write_str(
-                "the transfer is copied within this process, because the device is not known to \
-                 loop back, and the remote region is not (or no longer) registered here with the \
-                 access needed",
-            ),
-            FailureKind::NotGranted => f.write_str(
-                "the peer has no room for our writes with immediate data: as many peers as its \
-                 Config::immediate_room allows for have theirs (raise it there), or as many as it \
-                 granted us failed and may wait at the peer (disconnect, and connect again)",
-            ),
-            FailureKind::NoLoopback => f.write_str(
-                "the peer is another endpoint of this same device, which drops traffic to itself: \
-                 use a put or get with a region of this process, or another device",
-            ),
-            FailureKind::NoReceive => f.write_str(
-                "the message is for this same endpoint, and no receive is posted for it",
-            ),
-            FailureKind::TooLong => {
-                f.write_str("the message is longer than the buffer posted for it")
-            }
-        }?;
+        write!(f, ": {}", self.kind())?;
         if self.requests_in_flight() > 0 {
             write!(
                 f,

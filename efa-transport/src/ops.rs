@@ -92,6 +92,22 @@ pub enum Kind {
     Inquire,
 }
 
+/// In lower case, as within a sentence.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Put => "put",
+            Kind::PutImmediate => "put with immediate",
+            Kind::Get => "get",
+            Kind::Send => "send",
+            Kind::SendImmediate => "send with immediate",
+            Kind::Receive => "receive",
+            Kind::AwaitImmediate => "wait for immediates",
+            Kind::Inquire => "inquiry",
+        })
+    }
+}
+
 /// The end of one operation. Each operation has exactly one.
 #[derive(Debug)]
 pub struct Completion {

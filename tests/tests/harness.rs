@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// Runs `a_passing_test_passes` of this program with some environment.
 fn run_helper(variables: &[(&str, &str)]) -> Result<std::process::Output> {
@@ -128,10 +128,12 @@ fn every_test_that_the_readme_names_exists() -> Result<()> {
         for proof in proofs.split('`').skip(1).step_by(2) {
             named += 1;
             let (file, test) = proof.split_once("::").unwrap_or((proof, ""));
-            let path = folder.join("tests").join(format!("{file}.rs"));
-            let text = std::fs::read_to_string(&path)?;
+            let tests = folder.join("tests");
+            let text = std::fs::read_to_string(tests.join(format!("{file}.rs")))
+                .or_else(|_| std::fs::read_to_string(tests.join(file).join("main.rs")))
+                .with_context(|| format!("the README names {proof}"))?;
             ensure!(
-                text.contains(&format!("fn {test}")),
+                test.is_empty() || text.contains(&format!("fn {test}(")),
                 "the README names {proof}"
             );
         }

@@ -29,11 +29,12 @@ impl LockedMemory {
     /// How it is at the moment.
     pub fn current() -> Self {
         let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        // Rights are a thread's, not the process's.
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         Self::parse(limit, &status)
     }
 
-    /// From `/proc/self/status`. What is missing there counts as none.
+    /// From `/proc/thread-self/status`. What is missing there counts as none.
     fn parse(limit: u64, status: &str) -> Self {
         let field = |name: &str| {
             let line = status

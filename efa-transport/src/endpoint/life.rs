@@ -67,6 +67,14 @@ impl Endpoint {
         }
     }
 
+    /// Whether any transfer or message of ours is under way.
+    pub(super) fn is_moving(&self) -> bool {
+        self.core.flow.credits.used() > 0
+            || self.core.flow.has_waiting()
+            || self.core.flow.is_starving()
+            || !self.local.is_empty()
+    }
+
     pub(super) fn expire(&mut self) -> usize {
         let before = self.core.flow.table.parked();
         self.core.flow.expire(Instant::now());
@@ -163,14 +171,8 @@ impl Endpoint {
     pub fn close(mut self, patience: Duration) -> Closed {
         let _span = self.span("close");
         let deadline = Instant::now().checked_add(patience);
-        let open = |endpoint: &Self| {
-            endpoint.core.flow.credits.used() > 0
-                || endpoint.core.flow.has_waiting()
-                || endpoint.core.flow.is_starving()
-                || !endpoint.local.is_empty()
-        };
         let drain = |endpoint: &mut Self, deadline: Option<Instant>| {
-            while open(endpoint) {
+            while endpoint.is_moving() {
                 match endpoint.progress(None) {
                     Ok(0) => std::thread::sleep(Duration::from_micros(20)),
                     Ok(_) => {}
@@ -185,7 +187,7 @@ impl Endpoint {
             }
         };
         drain(&mut self, deadline);
-        if open(&self) {
+        if self.is_moving() {
             // Flushed completions tell more than none, so ask for them.
             let waiting: Vec<OperationId> = self.core.flow.unposted().collect();
             for operation in waiting {

@@ -97,6 +97,7 @@ impl Endpoint {
     /// library lacks, or whatever the kernel refuses.
     pub fn new(domain: &Domain, config: Config) -> Result<Self> {
         let _span = tracing::debug_span!("endpoint", device = domain.device_name()).entered();
+        config.check()?;
         let (pair, rules) = create_pair(domain, &config)?;
         let address = address_of(domain, &pair, &config)?;
         let pool = match config.receive_pool {

@@ -53,6 +53,46 @@ impl Endpoint {
         })
     }
 
+    /// The next completion that is there, without waiting; polls if none is. For a loop without
+    /// a vector: `while let Some(completion) = endpoint.next_completion()? { … }`.
+    ///
+    /// # Errors
+    /// The device can't be polled.
+    pub fn next_completion(&mut self) -> Result<Option<Completion>> {
+        if let Some(completion) = self.core.flow.take_parked() {
+            return Ok(Some(completion));
+        }
+        self.progress(None)?;
+        Ok(self.core.flow.take_parked())
+    }
+
+    /// Waits until everything that was put, got or sent has ended, well or not, for at most
+    /// `timeout`. The completions are still to be taken: nothing is lost by it. Receives,
+    /// and waits for immediates, are not waited for.
+    ///
+    /// ```no_run
+    /// # use efa_transport::{Endpoint, Error, PeerId, Region, RemoteRegion};
+    /// # fn f(endpoint: &mut Endpoint, peer: PeerId, layers: &[(Region, RemoteRegion)])
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// for (tag, (layer, target)) in layers.iter().enumerate() {
+    ///     endpoint.put(peer, layer, *target, tag as u64)?;
+    /// }
+    /// endpoint.flush(None)?;
+    /// while let Some(completion) = endpoint.next_completion()? {
+    ///     completion.result?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; the operations go on.
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<()> {
+        self.wait_until(
+            timeout,
+            |endpoint| Ok((!endpoint.is_moving()).then_some(())),
+        )
+    }
+
     /// Waits for a message to arrive in the receive pool.
     ///
     /// # Errors
@@ -172,6 +212,14 @@ impl Endpoint {
     /// }
     /// # }
     /// ```
+    ///
+    /// # In an async runtime
+    ///
+    /// With tokio, register a duplicate of the descriptor once:
+    /// `AsyncFd::new(endpoint.event_fd()?.try_clone_to_owned()?)`. Where the loop above waits, say
+    /// `fd.readable().await?.clear_ready()`. `arm` takes old events away itself, and looks again
+    /// after it has asked for the next, so nothing is missed. Deadlines, and transfers copied
+    /// within this process, raise no event: where there are some, wait with a timeout as well.
     ///
     /// # Errors
     /// [`Error::NoEvents`] without [`Config::events`](crate::Config::events).

@@ -1,0 +1,424 @@
+//! Each way to be refused has an error of its own, is reached here, and leaves the endpoint as it
+//! was. (`errors.rs` has those that concern a connection.)
+
+use anyhow::{Result, bail, ensure};
+use efa_tests::{Pair, Test, done, ended, introduce, region, run, under};
+use efa_transport::diagnosis::Diagnosis;
+use efa_transport::{
+    Blocked, Config, Domain, Endpoint, EndpointAddress, Error, FailureKind, Gid, ReceiveError,
+    ReceivePool,
+};
+use efa_verbs::Capabilities;
+
+#[test]
+fn a_setting_that_makes_no_sense_is_named_with_what_it_can_be() {
+    run(|t| {
+        let domain = t.domain()?;
+        type Change = fn(&mut Config);
+        let wrong: [(&str, Change); 7] = [
+            ("max_operations", |c| c.max_operations = 0),
+            ("max_operations", |c| c.max_operations = (1 << 20) + 1),
+            ("quantum", |c| c.quantum = 0),
+            ("rnr_retries", |c| c.rnr_retries = Some(8)),
+            ("immediate_grant", |c| c.immediate_grant = 0),
+            ("immediate_grant", |c| c.immediate_room = 1),
+            ("receive_pool", |c| {
+                c.receive_pool = Some(ReceivePool {
+                    buffers: 0,
+                    size: None,
+                });
+            }),
+        ];
+        for (name, change) in wrong {
+            let mut config = Config::default();
+            change(&mut config);
+            match Endpoint::new(&domain, config) {
+                Err(error) => {
+                    let text = error.to_string();
+                    ensure!(text.contains(&format!("Config::{name}")), "{text}");
+                }
+                Ok(_) => bail!("{name} was accepted"),
+            }
+        }
+        // A pool that the receive queue has no room for is the device's limit.
+        let config = Config {
+            receive_depth: 16,
+            receive_pool: Some(ReceivePool {
+                buffers: 5000,
+                size: Some(8),
+            }),
+            ..Config::default()
+        };
+        match Endpoint::new(&domain, config) {
+            Err(Error::Verbs(efa_verbs::Error::LimitExceeded { requested, .. })) => {
+                ensure!(requested == 5000);
+            }
+            other => bail!("{other:?}"),
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn too_many_operations_are_back_pressure_and_say_how_many_there_may_be() {
+    under("max-rdma-size=4096").run(|t| {
+        let config = Config {
+            max_operations: 4,
+            ..Config::default()
+        };
+        let mut pair = Pair::new(t, config)?;
+        let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
+        let remote = target.remote()?;
+        t.ctl()?.pause()?;
+        for tag in 0..4 {
+            pair.a.put(pair.ab, &source, remote, tag)?;
+        }
+        match pair.a.put(pair.ab, &source, remote, 4) {
+            Err(error @ Error::TooManyOperations { capacity: 4 }) => {
+                ensure!(error.is_transient(), "{error}");
+            }
+            other => bail!("{other:?}"),
+        }
+        let blocked = pair.a.try_put(pair.ab, &source, remote, 4);
+        ensure!(
+            matches!(blocked, Err(Error::WouldBlock(Blocked::Operations))),
+            "{blocked:?}"
+        );
+        t.ctl()?.resume()?;
+        pair.a.flush(None)?;
+        let mut tags = Vec::new();
+        while let Some(completion) = pair.a.next_completion()? {
+            completion.result?;
+            tags.push(completion.tag);
+        }
+        tags.sort_unstable();
+        ensure!(tags == [0, 1, 2, 3], "{tags:?}");
+        pair.works(&[2; 100])
+    });
+}
+
+#[test]
+fn message_buffers_in_use_and_full_receive_queues_are_back_pressure() {
+    under("max-rdma-size=4096").run(|t| {
+        let config = Config {
+            send_buffers: 1,
+            receive_depth: 4,
+            ..Config::default()
+        };
+        let mut pair = Pair::new(t, config)?;
+        let memory = pair.region(&[0; 8000])?;
+        let long = [7; 2000];
+        t.ctl()?.pause()?;
+        let first = pair.a.send_bytes(pair.ab, &long, None, 0)?;
+        let second = pair.a.send_bytes(pair.ab, &long, None, 0);
+        ensure!(
+            matches!(second, Err(Error::WouldBlock(Blocked::Buffers))),
+            "{second:?}"
+        );
+        let mut receives = Vec::new();
+        let full = loop {
+            match pair.b.recv(memory.slice(..2000)?, 0) {
+                Ok(receive) => receives.push(receive),
+                Err(error) => break error,
+            }
+            ensure!(receives.len() < 1000, "no end of the receive queue");
+        };
+        ensure!(
+            matches!(full, Error::Receive(ReceiveError::QueueFull)) && full.is_transient(),
+            "{full:?}"
+        );
+        t.ctl()?.resume()?;
+        done(&mut pair.a, first)?;
+        let again = pair.a.send_bytes(pair.ab, &long, None, 0)?;
+        done(&mut pair.a, again)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_session_is_refused_what_only_a_copy_or_a_grant_could_do() {
+    under("profile=p5en").run(|t| {
+        let config = Config {
+            immediate_room: 2,
+            immediate_grant: 1,
+            ..Config::default()
+        };
+        let mut pair = Pair::introduced(&t.domain()?, config)?;
+        let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
+        let remote = target.remote()?;
+        let own = pair.a.connect(pair.a.address())?;
+        let refused = pair
+            .a
+            .post(|session| session.write(own, &source, remote, 0).map(drop));
+        ensure!(
+            matches!(refused, Err(Error::LocalPeer(peer)) if peer == own),
+            "{refused:?}"
+        );
+        // The first one asks for the grant, the next has none left.
+        let ab = pair.ab;
+        let put = pair.a.put_with_immediate(ab, &source, remote, 1, 0)?;
+        done(&mut pair.a, put)?;
+        let blocked = pair.a.post(|session| {
+            session.write(ab, &source, remote, 7)?;
+            session.write_with_immediate(ab, &source, remote, 1, 0)?;
+            session
+                .write_with_immediate(ab, &source, remote, 1, 0)
+                .map(drop)
+        });
+        ensure!(
+            matches!(blocked, Err(Error::WouldBlock(Blocked::Grant))),
+            "{blocked:?}"
+        );
+        ensure!(pair.a.operations() == 0, "something was posted");
+        pair.works(&[3; 100])
+    });
+}
+
+#[test]
+fn sides_that_differ_are_told_apart_by_the_handshake_before_anything_is_posted() {
+    under("profile=p5en").run(|t| {
+        let domain = t.domain()?;
+        let with = |unsolicited| Config {
+            unsolicited: Some(unsolicited),
+            ..Config::default()
+        };
+        let mut a = Endpoint::new(&domain, with(true))?;
+        let mut b = Endpoint::new(&domain, with(false))?;
+        let (ab, ba) = introduce(&mut a, &mut b)?;
+        let (source, target) = (region(&domain, &[1; 8])?, region(&domain, &[0; 8])?);
+        let remote = target.remote()?;
+        for (endpoint, peer, has) in [(&mut a, ab, true), (&mut b, ba, false)] {
+            match endpoint.put_with_immediate(peer, &source, remote, 1, 0) {
+                Err(Error::FeatureMismatch { ours, theirs }) => {
+                    ensure!((ours, theirs) == (has, !has));
+                }
+                other => bail!("{other:?}"),
+            }
+        }
+        // All else works.
+        let put = a.put(ab, &source, remote, 0)?;
+        done(&mut a, put)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn immediates_that_could_not_be_counted_are_an_error_of_whoever_counts() {
+    under("profile=p5en").run(|t| {
+        let config = Config {
+            max_immediates: 2,
+            ..Config::default()
+        };
+        let mut pair = Pair::introduced(&t.domain()?, config)?;
+        let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
+        for value in 0..5 {
+            let remote = target.remote()?;
+            let put = pair
+                .a
+                .put_with_immediate(pair.ab, &source, remote, value, 0)?;
+            done(&mut pair.a, put)?;
+        }
+        pair.b.poll(&mut Vec::new())?;
+        ensure!(pair.b.stats().immediates_lost == 3, "{:?}", pair.b.stats());
+        match pair.b.await_immediate(0, 1, 0) {
+            Err(Error::ImmediatesLost { lost: 3, limit: 2 }) => {}
+            other => bail!("{other:?}"),
+        }
+        // Said once; then it goes on.
+        let waiting = pair.b.await_immediate(0, 1, 0)?;
+        done(&mut pair.b, waiting)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn messages_to_where_none_can_arrive_say_why() {
+    under("profile=p4d").run(|t| {
+        let domain = t.domain()?;
+        let mut a = Endpoint::new(&domain, Config::default())?;
+        let mut b = Endpoint::new(&domain, Config::default())?;
+        let (own, other) = (a.connect(a.address())?, a.connect(b.address())?);
+        b.connect(a.address())?;
+        for (peer, kind) in [
+            (own, FailureKind::NoReceive),
+            (other, FailureKind::NoLoopback),
+        ] {
+            let send = a.send_bytes(peer, b"hello", None, 0)?;
+            let failure = ended(&mut a, send)?.result.unwrap_err();
+            ensure!(failure.kind() == kind, "{failure}");
+            ensure!(failure.to_string().len() > 60, "{failure}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn disconnecting_fails_what_has_requests_to_post_and_lets_the_rest_end() {
+    under("max-rdma-size=4096").run(|t| {
+        let config = Config {
+            send_depth: 8,
+            ..Config::default()
+        };
+        let mut pair = Pair::new(t, config)?;
+        let (source, target) = (pair.region(&[1; 400_000])?, pair.region(&[0; 400_000])?);
+        t.ctl()?.pause()?;
+        let short = pair
+            .a
+            .put(pair.ab, source.slice(..100)?, target.remote()?, 0)?;
+        let long = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        pair.a.disconnect(pair.ab)?;
+        t.ctl()?.resume()?;
+        let failure = ended(&mut pair.a, long)?.result.unwrap_err();
+        ensure!(failure.kind() == FailureKind::Disconnected, "{failure}");
+        done(&mut pair.a, short)?;
+        pair.ab = pair.a.connect(pair.b.address())?;
+        pair.works(&[2; 10_000])
+    });
+}
+
+#[test]
+fn what_a_closed_endpoint_had_not_begun_failed_because_it_was_closed() {
+    under("max-rdma-size=4096").run(|t| {
+        let mut pair = Pair::new(t, Config::default())?;
+        let memory = pair.region(&[0; 100])?;
+        let receive = pair.a.recv(&memory, 1)?;
+        let waiting = pair.a.await_immediate(5, 1, 2)?;
+        let closed = pair.a.close(std::time::Duration::from_secs(5));
+        for operation in [receive, waiting] {
+            let ended = closed
+                .unfinished()
+                .find(|completion| completion.operation == operation);
+            match ended.map(|completion| completion.result.as_ref().map_err(|f| f.kind())) {
+                Some(Err(FailureKind::Closed | FailureKind::Device { vendor_status: 1 })) => {}
+                other => bail!("{other:?}"),
+            }
+        }
+        Ok(())
+    });
+}
+
+// ---- what is behind a failed verb ---------------------------------------------------------
+
+fn diagnosed(
+    t: &Test,
+    fault: &str,
+    fails: impl FnOnce() -> Result<(), Error>,
+) -> Result<Diagnosis> {
+    t.set_faults(fault)?;
+    let result = fails();
+    t.set_faults("")?;
+    let Err(error) = result else {
+        bail!("{fault}: it succeeded");
+    };
+    let Some(diagnosis) = error.diagnosis(None) else {
+        bail!("{fault}: no diagnosis of {error}");
+    };
+    ensure!(diagnosis.to_string().len() > 40, "{diagnosis}");
+    Ok(diagnosis)
+}
+
+#[test]
+fn each_shortage_has_a_diagnosis_of_its_own() {
+    under("profile=p5 max-rdma-size=4096").run(|t| {
+        let domain = t.domain()?;
+        let make = |domain: &Domain, config| Endpoint::new(domain, config).map(drop);
+        let diagnosis = diagnosed(t, "enomem=reg_mr:1", || {
+            let buffer = efa_transport::Buffer::zeroed(4096)?;
+            domain
+                .register(buffer, efa_transport::Access::LOCAL)
+                .map(drop)
+        })?;
+        ensure!(
+            matches!(
+                diagnosis,
+                Diagnosis::RegistrationsFull | Diagnosis::LockedMemoryLimit(_)
+            ),
+            "{diagnosis:?}"
+        );
+        let diagnosis = diagnosed(t, "enomem=create_qp:1", || make(&domain, Config::default()))?;
+        ensure!(
+            matches!(diagnosis, Diagnosis::ObjectsFull { .. }),
+            "{diagnosis:?}"
+        );
+        ensure!(diagnosis.to_string().contains("queue pair"), "{diagnosis}");
+        let mut endpoint = Endpoint::new(&domain, Config::default())?;
+        let nobody = |number| {
+            let gid = soft_efa::gid::gid_of([127, 0, 0, 90].into());
+            EndpointAddress::new(Gid::from_bytes(gid), number, 0x4242)
+        };
+        let address = nobody(1)?;
+        let diagnosis = diagnosed(t, "enomem=create_ah:1", || {
+            endpoint.connect(address).map(drop)
+        })?;
+        ensure!(diagnosis == Diagnosis::AddressHandlesFull, "{diagnosis:?}");
+        ensure!(diagnosis.is_transient());
+
+        // What the device can't do, and whom it can't reach.
+        t.need(Capabilities::RDMA_WRITE)?;
+        let diagnosis = diagnosed(t, "", || {
+            let config = Config {
+                unsolicited: Some(true),
+                ..Config::default()
+            };
+            make(&domain, config)
+        })?;
+        ensure!(
+            matches!(diagnosis, Diagnosis::MissingCapability(_)),
+            "{diagnosis:?}"
+        );
+        let mut foreign = [0; 16];
+        foreign[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+        let foreign = EndpointAddress::new(Gid::from_bytes(foreign), 1, 0x4242)?;
+        let diagnosis = diagnosed(t, "", || endpoint.connect(foreign).map(drop))?;
+        ensure!(diagnosis == Diagnosis::UnreachableAddress, "{diagnosis:?}");
+        Ok(())
+    });
+}
+
+/// Gives up the right to lock memory beyond the limit, for this thread.
+fn without_privilege() -> Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_IPC_LOCK: u32 = 14;
+    // Version and thread; effective, permitted and inheritable, twice 32 bits each.
+    let mut header = [VERSION_3, 0];
+    let mut sets = [0u32; 6];
+    // SAFETY: header and sets are as large as version 3 says, and live for the call.
+    let got = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
+    ensure!(got == 0, std::io::Error::last_os_error());
+    sets[0] &= !(1 << CAP_IPC_LOCK);
+    // SAFETY: the same; the kernel only reads them.
+    let set = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) };
+    ensure!(set == 0, std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// The limit is in the way where registering fails for want of memory and it is too low.
+#[test]
+fn a_locked_memory_limit_is_named_with_its_size() {
+    under("max-rdma-size=4096").run(|t| {
+        let limit = libc::rlimit {
+            rlim_cur: 64 << 10,
+            rlim_max: 64 << 10,
+        };
+        // SAFETY: a plain struct that lives for the call.
+        let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+        ensure!(set == 0, std::io::Error::last_os_error());
+        without_privilege()?;
+        let domain = t.domain()?;
+        t.set_faults("enomem=reg_mr:1")?;
+        let buffer = efa_transport::Buffer::zeroed(1 << 20)?;
+        let made = domain.register(buffer, efa_transport::Access::LOCAL);
+        t.set_faults("")?;
+        let Err(error) = made.map(drop) else {
+            bail!("it succeeded");
+        };
+        match error.diagnosis(Some(0x10_0000..0x20_0000)) {
+            Some(diagnosis @ Diagnosis::LockedMemoryLimit(_)) => {
+                let text = diagnosis.to_string();
+                ensure!(text.contains("ulimit -l") && text.contains("64"), "{text}");
+                Ok(())
+            }
+            other => bail!("{other:?}"),
+        }
+    });
+}
