@@ -111,7 +111,8 @@ fn mirror(name: &str, dir: &Path) -> io::Result<()> {
         let hidden = bytes.starts_with(b"infiniband")
             // A run inside a run: the outer one's devices are hidden.
             || bytes.starts_with(b"efa0:")
-            || bytes.starts_with(b"pciefa0:");
+            || bytes.starts_with(b"pciefa0:")
+            || bytes.starts_with(format!("{UVERBS_MAJOR}:").as_bytes());
         let ours = dir.join(entry.file_name());
         if hidden || ours.symlink_metadata().is_ok() {
             continue;
