@@ -1,11 +1,11 @@
-//! Functions that take descriptors.
+//! Functions that close and duplicate descriptors.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
 use soft_efa::uverbs;
 
+use crate::aside;
 use crate::next::call_next;
-use crate::{answer, aside};
 
 /// Closes `fd` by `real`, and takes down what it was once it is closed.
 fn closing<T>(fd: c_int, real: impl FnOnce() -> T) -> T {
@@ -88,26 +88,4 @@ extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         old,
         call_next!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int, -1),
     )
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn write(fd: c_int, buf: *const c_void, count: usize) -> isize {
-    if uverbs::is_marked(fd) {
-        let mut ours = true;
-        let mut written = 0;
-        let failed = answer(|| match uverbs::write(fd, buf as usize, count) {
-            Some(result) => result.map(|bytes| {
-                written = bytes as isize;
-                0
-            }),
-            None => {
-                ours = false;
-                Ok(0)
-            }
-        });
-        if ours {
-            return if failed == 0 { written } else { -1 };
-        }
-    }
-    call_next!(write(fd => c_int, buf => *const c_void, count => usize) -> isize, -1)
 }

@@ -12,6 +12,7 @@
 ))]
 
 mod descriptors;
+mod files;
 mod netlink;
 mod next;
 mod paths;

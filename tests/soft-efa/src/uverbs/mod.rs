@@ -82,6 +82,16 @@ pub fn ioctl(fd: RawFd, request: u64, arg: usize) -> Option<Result<(), i32>> {
     }
 }
 
+/// Whether `fd` is a device file, be it of the process that forked this one.
+pub fn is_device_file(fd: RawFd) -> bool {
+    !matches!(process::device_file(fd), DeviceFile::Foreign)
+}
+
+/// Whether `fd` is a file of events, of completion queues or others.
+pub fn is_event_file(fd: RawFd) -> bool {
+    process::is_event_file(fd)
+}
+
 /// Answers a write to a device file; `None` for any other descriptor.
 pub fn write(fd: RawFd, buf: usize, count: usize) -> Option<Result<usize, i32>> {
     match process::device_file(fd) {

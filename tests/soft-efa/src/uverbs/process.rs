@@ -163,6 +163,12 @@ pub(crate) fn device_file(fd: RawFd) -> DeviceFile {
     }
 }
 
+/// Whether `fd` is a file of events.
+pub(crate) fn is_event_file(fd: RawFd) -> bool {
+    let kind = current().and_then(|process| process.fds.get(fd));
+    matches!(kind, Some(Kind::Channel(_) | Kind::AsyncEvent { .. }))
+}
+
 /// Whether `fd` is a device file of any process.
 fn is_memfd(fd: RawFd) -> bool {
     std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|target| {

@@ -55,8 +55,9 @@ impl Mapping {
         let last = i64::try_from(end - 1).map_err(|_| libc::ENOMEM)?;
         // Allocating the last byte makes the file longer and never shorter, whatever other
         // threads do; the other pages come when they are touched.
+        // Not by the function, which programs may not use on a device file.
         // SAFETY: fallocate takes no pointers.
-        if unsafe { libc::fallocate64(fd, 0, last, 1) } == -1 {
+        if unsafe { libc::syscall(libc::SYS_fallocate, fd, 0, last, 1i64) } == -1 {
             return Err(io::Error::last_os_error()
                 .raw_os_error()
                 .unwrap_or(libc::ENOMEM));

@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 
 static int open_descriptors(void)
 {
@@ -36,6 +37,21 @@ int main(void)
 	CHECK(!glob("/dev/infiniband/uverbs*", 0, NULL, &found));
 	CHECK(found.gl_pathc == 1 && !strcmp(found.gl_pathv[0], "/dev/infiniband/uverbs0"));
 	globfree(&found);
+
+	/* It takes commands, and has no contents: nothing gets at the queues that way. */
+	struct iovec part = { resolved, 8 };
+
+	REFUSED(read(context->cmd_fd, resolved, 8), EINVAL);
+	REFUSED(readv(context->cmd_fd, &part, 1), EINVAL);
+	REFUSED(pread(context->cmd_fd, resolved, 8, 0), ESPIPE);
+	REFUSED(pwrite(context->cmd_fd, resolved, 8, 0), ESPIPE);
+	REFUSED(lseek(context->cmd_fd, 0, SEEK_END), ESPIPE);
+	REFUSED(ftruncate(context->cmd_fd, 0), EINVAL);
+	REFUSED(fallocate(context->cmd_fd, 0, 0, 4096), ENODEV);
+	REFUSED(fsync(context->cmd_fd), EINVAL);
+	memset(resolved, 0xff, sizeof(resolved));
+	REFUSED(writev(context->cmd_fd, &part, 1), EINVAL);
+	REFUSED(write(context->async_fd, resolved, 8), EBADF);
 
 	/* The device lives as long as one of its descriptors. */
 	copy = dup(context->cmd_fd);
