@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use efa_tests::{Process, Test, here, skip, soft_efa_dir};
+use efa_tests::{Process, Test, here, preload_library, skip};
 use efa_transport::RemoteRegion;
 use serde::{Deserialize, Serialize};
 
@@ -159,7 +159,7 @@ fn every_operation_completes_or_fails_with_a_cause_and_all_bytes_are_right() {
         .deadline(duration + Duration::from_secs(150))
         .run(|t| match t.role() {
             "main" => {
-                if soft_efa_dir().is_none() {
+                if preload_library().is_none() {
                     return Err(skip("it needs soft-efa"));
                 }
                 conduct(t, duration)
