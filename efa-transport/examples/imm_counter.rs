@@ -8,14 +8,18 @@
 mod common;
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
 
 use anyhow::ensure;
 use common::{PATIENCE, Side, meet, pair, pattern};
-use efa_transport::{Access, Buffer, Config, Endpoint, RemoteRegion};
+use efa_transport::{Access, Buffer, Config, Endpoint, PeerId, Region, RemoteRegion};
 
 const LAYERS: u64 = 8;
 const PIECES: u64 = 16;
+/// Bytes of a piece: 16 KiB.
 const PIECE: u64 = 16 << 10;
+/// Bytes of a layer.
 const LAYER: u64 = PIECES * PIECE;
 
 fn main() -> anyhow::Result<()> {
@@ -27,56 +31,69 @@ fn main() -> anyhow::Result<()> {
             ..Config::default()
         };
         let mut endpoint = Endpoint::new(&domain, config)?;
-        let region = domain.register(
-            Buffer::zeroed((LAYERS * LAYER) as usize)?,
-            Access::REMOTE_WRITE,
-        )?;
+        let buffer = Buffer::zeroed((LAYERS * LAYER) as usize)?;
+        let region = domain.register(buffer, Access::REMOTE_WRITE)?;
         let mine = region.remote()?.to_bytes();
-        let (peer, info, mut stream) = meet(&mut endpoint, stream, &mine)?;
+        let (peer, info, stream) = meet(&mut endpoint, stream, &mine)?;
         let theirs = RemoteRegion::try_from(&info.user_data[..])?;
 
         match side {
-            Side::Client => {
-                for layer in 0..LAYERS {
-                    region.copy_in(layer * LAYER, &pattern(LAYER as usize, layer as u8))?;
-                }
-                for layer in 0..LAYERS {
-                    for piece in 0..PIECES {
-                        let start = layer * LAYER + piece * PIECE;
-                        let part = start..start + PIECE;
-                        let (from, to) = (region.slice(part.clone())?, theirs.slice(part)?);
-                        // It waits by itself where the server has not kept up.
-                        endpoint.put_with_immediate(peer, from, to, layer as u32, layer)?;
-                    }
-                }
-                while endpoint.operations() > 0 {
-                    endpoint.wait_any(PATIENCE)?.result?;
-                }
-                println!("client: {} pieces written", LAYERS * PIECES);
-                stream.read_exact(&mut [0])?;
-            }
-            Side::Server => {
-                for layer in 0..LAYERS {
-                    let landed = endpoint.await_immediate(layer as u32, PIECES, layer)?;
-                    endpoint.set_deadline(
-                        landed,
-                        std::time::Instant::now() + PATIENCE.unwrap_or_default(),
-                    )?;
-                }
-                for _ in 0..LAYERS {
-                    let completion = endpoint.wait_any(PATIENCE)?;
-                    completion.result?;
-                    let layer = completion.tag;
-                    let got = region.to_vec(layer * LAYER..(layer + 1) * LAYER)?;
-                    ensure!(
-                        got == pattern(LAYER as usize, layer as u8),
-                        "layer {layer} was announced and is not complete"
-                    );
-                    println!("server: layer {layer} is here, all {PIECES} pieces");
-                }
-                stream.write_all(b"!")?;
-            }
+            Side::Client => client(&mut endpoint, peer, &region, theirs, stream),
+            Side::Server => server(&mut endpoint, &region, stream),
         }
-        Ok(())
     })
+}
+
+fn client(
+    endpoint: &mut Endpoint,
+    peer: PeerId,
+    region: &Region,
+    theirs: RemoteRegion,
+    mut stream: TcpStream,
+) -> anyhow::Result<()> {
+    for layer in 0..LAYERS {
+        region.copy_in(layer * LAYER, &pattern(LAYER as usize, layer as u8))?;
+    }
+    for layer in 0..LAYERS {
+        for piece in 0..PIECES {
+            let start = layer * LAYER + piece * PIECE;
+            let part = start..start + PIECE;
+            let (from, to) = (region.slice(part.clone())?, theirs.slice(part)?);
+            // The immediate is the layer's number. Where the server has not kept up, it waits by
+            // itself.
+            endpoint.put_with_immediate(peer, from, to, layer as u32, layer)?;
+        }
+    }
+    // All of them end, in whatever order.
+    endpoint.flush(PATIENCE)?;
+    while let Some(completion) = endpoint.next_completion()? {
+        completion.result?;
+    }
+    println!("client: {} pieces written", LAYERS * PIECES);
+    stream.read_exact(&mut [0])?;
+    Ok(())
+}
+
+fn server(endpoint: &mut Endpoint, region: &Region, mut stream: TcpStream) -> anyhow::Result<()> {
+    // Ask to be told of each layer: "when 16 writes with this number have landed".
+    for layer in 0..LAYERS {
+        let landed = endpoint.await_immediate(layer as u32, PIECES, layer)?;
+        if let Some(patience) = PATIENCE {
+            endpoint.set_deadline(landed, Instant::now() + patience)?;
+        }
+    }
+    // They become complete in whatever order; the tag says which is.
+    for _ in 0..LAYERS {
+        let completion = endpoint.wait_any(PATIENCE)?;
+        completion.result?;
+        let layer = completion.tag;
+        let got = region.to_vec(layer * LAYER..(layer + 1) * LAYER)?;
+        ensure!(
+            got == pattern(LAYER as usize, layer as u8),
+            "layer {layer} was announced and is not complete"
+        );
+        println!("server: layer {layer} is here, all {PIECES} pieces");
+    }
+    stream.write_all(b"!")?;
+    Ok(())
 }

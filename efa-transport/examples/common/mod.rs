@@ -4,6 +4,7 @@
 //! of it. On two machines, start one with `--listen ADDRESS:PORT` and the other with
 //! `--connect ADDRESS:PORT`. `--device NAME` chooses a device; the first one is the default.
 
+// Each example uses a part of this.
 #![allow(dead_code)]
 
 use std::net::{TcpListener, TcpStream};
@@ -35,6 +36,7 @@ pub struct Options {
 }
 
 impl Options {
+    /// Reads the command line.
     pub fn parse() -> anyhow::Result<Self> {
         let mut options = Self::default();
         let mut args = std::env::args().skip(1);
@@ -113,7 +115,9 @@ impl Drop for Peer {
     }
 }
 
-/// Shakes hands over the stream; tells the peer `user_data`, and returns what it told.
+/// Shakes hands over the stream: both sides make an address handle for each other, and only then
+/// does either go on. Tells the peer `user_data`, and returns what it told. The stream comes back,
+/// to be used for anything else.
 pub fn meet(
     endpoint: &mut Endpoint,
     stream: TcpStream,
