@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::options::Options;
-use crate::{needed, sysfs};
+use crate::{needed, sysfs, uverbs};
 
 /// The variable that holds the run directory; a process in which it is set is under soft-efa.
 pub const DIR_VAR: &str = "SOFT_EFA_DIR";
@@ -93,6 +93,8 @@ impl Run {
         };
         sysfs::write(&run.dir, options)?;
         fs::create_dir(run.dir.join(crate::ctl::DIR))?;
+        let limit = uverbs::locked::limit().to_string();
+        fs::write(run.dir.join(uverbs::locked::FILE), limit)?;
         fs::write(run.dir.join("options"), options.to_string())?;
         Ok(run)
     }

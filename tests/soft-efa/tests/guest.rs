@@ -247,6 +247,68 @@ fn threads_make_and_destroy_at_once() {
 }
 
 #[test]
+fn a_lowered_limit_of_locked_memory_counts_as_in_the_kernel() {
+    let Some(guest) = Guest::new("memlock") else {
+        return;
+    };
+    for options in both_abis() {
+        assert_success(&options.to_string(), &guest.run(&options, &[]));
+    }
+}
+
+/// Runs `cargo xtask soft-efa ctl` and returns what it prints.
+fn control(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "-p", "xtask", "--", "soft-efa", "ctl"])
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+#[test]
+fn the_control_command_reaches_running_programs() {
+    let Some(guest) = Guest::new("idle") else {
+        return;
+    };
+    // Built before there is anything to hurry for.
+    control(&["--help"]);
+    let run = Run::new(&Options::default(), preload()).unwrap();
+    let mut command = Command::new(guest.program());
+    command.arg("forever");
+    run.apply(&mut command).unwrap();
+    let mut child = command.spawn().unwrap();
+    let pid = child.id().to_string();
+    let start = Instant::now();
+    while Client::processes(run.dir()).unwrap() != [child.id()] {
+        assert!(start.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let told = |words: &[&str], expected: &str| {
+        let (fine, text) = control(&[&["--pid", &pid], words].concat());
+        assert!(fine && text.contains(expected), "{words:?}: {text}");
+    };
+    told(&["objects"], "qp       8");
+    told(&["counters"], "requests_posted");
+    told(&["faults", "loss=0.5,status=7@3"], "done");
+    told(&["pause"], "done");
+    told(&["--device", "efa_0", "resume"], "done");
+    let mut client = Client::connect(run.dir(), child.id()).unwrap();
+    assert_eq!(client.objects().unwrap()["qp"], 8);
+    let (fine, text) = control(&["--pid", &pid, "faults", "loss=2"]);
+    assert!(!fine && text.contains("loss=2"), "{text}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (fine, text) = control(&["--pid", &pid, "counters"]);
+    assert!(!fine && text.contains(&pid), "{text}");
+}
+
+#[test]
 fn an_idle_device_takes_less_than_a_hundredth_of_a_processor() {
     let Some(guest) = Guest::new("idle") else {
         return;

@@ -9,6 +9,7 @@ use super::abi::QpCap;
 use super::channel::Channel;
 use super::device::{Alive, Counted, Device};
 use super::fds::lock;
+use super::locked::Charge;
 use super::process::Process;
 use super::ring::{Mapping, Offsets};
 
@@ -27,6 +28,8 @@ pub(crate) struct Mr {
     pub(crate) key: u32,
     pub(crate) length: u64,
     pub(crate) iova: u64,
+    /// Its pages, where they count as locked.
+    pub(crate) _locked: Option<Charge>,
     pub(crate) _alive: Alive,
 }
 

@@ -17,6 +17,7 @@ mod domain;
 mod fds;
 mod ioctl;
 mod libefa;
+pub(crate) mod locked;
 mod methods;
 mod mr;
 pub mod netlink;

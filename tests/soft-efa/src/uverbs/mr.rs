@@ -9,6 +9,7 @@ use super::abi::access;
 use super::context::{Context, Mr, Object};
 use super::cq::check_file;
 use super::device::Counted;
+use super::locked::Charge;
 use super::ring::{Mapping, page_size};
 
 /// A memory region that was made.
@@ -83,9 +84,12 @@ impl Context {
             return Err(libc::EINVAL);
         }
         self.check_size(length)?;
+        let dir = &self.process.run.dir;
+        let locked = self.process.locked.charge(dir, start, length)?;
         pin(start, length, access.contains(Access::LOCAL_WRITE))?;
         self.register(
             pd,
+            Some(locked),
             MrSpec {
                 pd: 0,
                 iova,
@@ -128,6 +132,7 @@ impl Context {
         };
         self.register(
             pd,
+            None,
             MrSpec {
                 pd: 0,
                 iova,
@@ -138,7 +143,7 @@ impl Context {
         )
     }
 
-    fn register(&self, pd: u32, mut spec: MrSpec) -> Result<MrMade, i32> {
+    fn register(&self, pd: u32, locked: Option<Charge>, mut spec: MrSpec) -> Result<MrMade, i32> {
         self.allocation(Verb::RegMr)?;
         let mut objects = self.objects();
         let domain = objects.pd_mut(pd)?;
@@ -153,6 +158,7 @@ impl Context {
             key,
             length,
             iova,
+            _locked: locked,
             _alive: self.count(Counted::Mr),
         };
         Ok(MrMade {

@@ -20,6 +20,7 @@ use super::abi::EfaAllocUcontext;
 use super::context::Context;
 use super::device::Device;
 use super::fds::{self, Kind, Table};
+use super::locked::Locked;
 
 /// The run that this process belongs to.
 #[derive(Debug)]
@@ -59,6 +60,8 @@ pub(crate) struct Process {
     pub(crate) run: &'static RunInfo,
     devices: Vec<Arc<Device>>,
     pub(crate) fds: Table,
+    /// Memory that would be locked.
+    pub(crate) locked: Locked,
     /// The control socket's descriptor.
     listener: OnceLock<RawFd>,
 }
@@ -189,6 +192,7 @@ impl Process {
                 .map(|index| Device::new(index, options))
                 .collect(),
             fds: Table::default(),
+            locked: Locked::default(),
             listener: OnceLock::new(),
         }
     }

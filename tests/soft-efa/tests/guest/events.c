@@ -42,7 +42,8 @@ static void drain(struct ibv_cq *cq, int wanted)
 		int got = ibv_poll_cq(cq, 1, &wc);
 
 		CHECK(got >= 0);
-		CHECK(!got || wc.status == IBV_WC_SUCCESS);
+		if (got)
+			check_success(&wc);
 		wanted -= got;
 		if (!got)
 			usleep(100);

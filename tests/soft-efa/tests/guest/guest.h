@@ -51,6 +51,16 @@
 		}                                                                     \
 	} while (0)
 
+/* A completion without an error, or the program's end. */
+static inline void check_success(const struct ibv_wc *wc)
+{
+	if (wc->status != IBV_WC_SUCCESS) {
+		fprintf(stderr, "request %llu: %s, vendor status %u\n", (unsigned long long)wc->wr_id,
+			ibv_wc_status_str(wc->status), wc->vendor_err);
+		exit(1);
+	}
+}
+
 static inline struct ibv_context *open_first(void)
 {
 	int count;

@@ -12,7 +12,7 @@ static double used(void)
 	       (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	static char buffer[4096];
 	struct ibv_context *context = open_first();
@@ -37,6 +37,7 @@ int main(void)
 	double before, spent;
 	int i, left = 2;
 
+	(void)argv;
 	CHECK(mr && channel && plain && armed && ah);
 	for (i = 0; i < 8; i++) {
 		qps[i] = make_srd(context, pd, i % 2 ? armed : plain);
@@ -54,6 +55,8 @@ int main(void)
 		usleep(100);
 	}
 	CHECK(!ibv_req_notify_cq(armed, 0));
+	while (argc > 1)
+		pause();
 	usleep(500000);
 
 	before = used();

@@ -45,7 +45,8 @@ static void exchange(struct ibv_context *context, struct ibv_pd *pd)
 		CHECK(got >= 0);
 		if (!got)
 			usleep(50);
-		CHECK(!got || wc.status == IBV_WC_SUCCESS);
+		if (got)
+			check_success(&wc);
 		left -= got;
 	}
 	CHECK(!memcmp(buffer, buffer + 4096, 4096));
@@ -140,7 +141,8 @@ static void *poll_both(void *argument)
 		if (!got)
 			usleep(30);
 		for (i = 0; i < got; i++) {
-			CHECK(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id < 2 * MESSAGES);
+			check_success(&wc[i]);
+			CHECK(wc[i].wr_id < 2 * MESSAGES);
 			if (wc[i].wr_id < MESSAGES) {
 				CHECK(!seen[wc[i].wr_id]++);
 				s->sends_done++;
