@@ -103,6 +103,22 @@ pub struct SendCompletion {
     pub status: VendorStatus,
 }
 
+/// What completions of sends are given to.
+pub trait TakeSend {
+    /// Takes one.
+    fn take(&mut self, completion: SendCompletion);
+}
+
+/// A closure that takes them.
+pub(crate) struct Each<F>(pub(crate) F);
+
+impl<F: FnMut(SendCompletion)> TakeSend for Each<F> {
+    #[inline(always)]
+    fn take(&mut self, completion: SendCompletion) {
+        (self.0)(completion);
+    }
+}
+
 /// What brought a receive completion about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Received {

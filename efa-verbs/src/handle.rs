@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::mem;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use efa_sys as sys;
@@ -142,6 +142,14 @@ pub struct Destination {
 }
 
 impl Destination {
+    /// No destination: nothing may be posted to it.
+    pub const NOWHERE: Self = Self {
+        ah: ptr::null_mut(),
+        queue_pair: 0,
+        queue_key: 0,
+        number: 0,
+    };
+
     /// What the direct path puts into an entry. EFA's queue pair numbers have 16 bits.
     #[inline]
     pub(crate) fn peer(&self) -> Peer {

@@ -50,7 +50,7 @@ pub use attributes::{Capabilities, DeviceAttributes, PortAttributes};
 pub use buffer::{Buffer, Pages};
 pub use caller_memory::CallerMemory;
 pub use channel::CompletionChannel;
-pub use completion::{Received, RecvCompletion, SendCompletion, VendorStatus};
+pub use completion::{Received, RecvCompletion, SendCompletion, TakeSend, VendorStatus};
 pub use context::Context;
 pub use device::{Device, devices, fork_init, open_by_name};
 pub use domain::ProtectionDomain;
@@ -59,7 +59,7 @@ pub use gid::Gid;
 pub use handle::{AddressHandle, Destination};
 pub use queue_pair::{
     DEFAULT_QUEUE_KEY, DataPath, Operation, Operations, QpState, QueuePair, QueuePairConfig,
-    ReceiveRequest, RemoteMemory, TakeSend,
+    ReceiveRequest, RemoteMemory,
 };
 pub use region::{Access, MemoryRegion, Sge};
 

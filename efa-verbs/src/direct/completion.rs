@@ -21,9 +21,11 @@
 use core::hint;
 
 use super::entry;
+use super::ids::Returns;
 use super::receive::ReceiveRing;
 use super::send::SendRing;
 use super::{RingMemory, Unusable};
+use crate::completion::{SendCompletion, TakeSend, VendorStatus};
 
 const PHASE: u64 = 1 << 24;
 const SEND_QUEUE: u64 = 1 << 25;
@@ -115,23 +117,19 @@ impl CompletionRing {
     }
 
     /// Takes up to `most` completions of `sends`, the send queue of this queue's queue pair (that of
-    /// another would take them for its own), and gives each one's id and status to `take`. None while
-    /// a batch is staged. Returns how many.
+    /// another would take them for its own), and gives each to `taker`. None while a batch is staged.
+    /// Returns how many.
     #[inline(always)]
     pub fn poll_send(
         &mut self,
         sends: &mut SendRing,
         most: usize,
-        mut take: impl FnMut(u64, u8),
+        taker: &mut impl TakeSend,
     ) -> usize {
-        let Some(mut returns) = sends.returns() else {
-            return 0;
-        };
-        self.poll(SEND_QUEUE, most, |word, _| {
-            let wr_id = returns.give(word as u16)?;
-            take(wr_id, (word >> 16) as u8);
-            Some(())
-        })
+        match sends.returns() {
+            Some(returns) => self.poll(SEND_QUEUE, most, &mut Sent { returns, taker }),
+            None => 0,
+        }
     }
 
     /// Takes up to `most` completions of `receives`, the receive queue of this queue's queue pair, and
@@ -141,44 +139,31 @@ impl CompletionRing {
         &mut self,
         receives: &mut ReceiveRing,
         most: usize,
-        mut take: impl FnMut(Received),
+        take: impl FnMut(Received),
     ) -> usize {
-        let mut returns = receives.ids().returns();
-        self.poll(RECEIVE_QUEUE, most, |word, rest| {
-            let unsolicited = word & UNSOLICITED != 0;
-            let wr_id = if unsolicited {
-                0
-            } else {
-                returns.give(word as u16)?
-            };
-            // SAFETY: the entry was there, so the device wrote all of it; it is inside the ring.
-            let [second, third, fourth] = unsafe { rest.read_volatile() };
-            take(received(wr_id, unsolicited, word, second, [third, fourth]));
-            Some(())
-        })
+        let returns = receives.ids().returns();
+        self.poll(RECEIVE_QUEUE, most, &mut Arrived { returns, take })
     }
 
-    /// Reads entries of `kind` and gives each to `take`, until `most` were taken or there are no more.
-    /// Those that have nothing to do with the queue, or that `take` doesn't know, are skipped.
+    /// Reads entries of `kind` and gives each to `taker`, until `most` were taken or there are no more.
+    /// Those that have nothing to do with the queue, or that `taker` doesn't know, are skipped.
     ///
     /// What changes with each entry is in local variables, so that it stays in registers.
     #[inline(always)]
-    fn poll(
-        &mut self,
-        kind: u64,
-        most: usize,
-        mut take: impl FnMut(u64, *const [u64; 3]) -> Option<()>,
-    ) -> usize {
+    fn poll(&mut self, kind: u64, most: usize, taker: &mut impl TakeEntry) -> usize {
         let (ring, mask) = (self.ring, self.mask);
         let phase = (u64::from(self.consumed >> self.shift) << 24 & PHASE) ^ PHASE;
         // What an entry has that is there and concerns this queue.
         let mut wanted = self.queue_pair | kind | phase;
-        let (mut left, mut skipped) = (most, 0);
+        // Never more than once around, so that this fits.
+        let most = most.min(mask as usize + 1) as u32;
+        // How far to read: one count serves as position and as number.
+        let mut end = self.consumed.wrapping_add(most);
         let mut reading = Reading {
             consumed: self.consumed,
             queue: self,
         };
-        while left != 0 {
+        while reading.consumed != end {
             // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller
             // promises to be readable and `check` to be aligned. The device writes it meanwhile: one
             // volatile read of a whole word sees either the old one or the new one.
@@ -193,24 +178,24 @@ impl CompletionRing {
                 break;
             }
             entry::from_device();
-            reading.consumed = reading.consumed.wrapping_add(1);
+            reading.consumed = entry::opaque(reading.consumed.wrapping_add(1));
             if reading.consumed & mask == 0 {
                 hint::cold_path();
                 wanted ^= PHASE;
             }
-            if difference == 0 && take(word, rest).is_some() {
-                left -= 1;
-            } else {
+            // SAFETY: the entry is inside the ring and there, so the device has written all of it.
+            let taken = difference == 0 && unsafe { taker.take(word, rest) }.is_some();
+            if !taken {
                 hint::cold_path();
                 reading.queue.stale += 1;
+                end = end.wrapping_add(1);
                 // Once around: a device that writes nonsense as fast as it is read keeps nobody here.
-                skipped += 1;
-                if skipped > mask {
+                if reading.consumed.wrapping_sub(reading.queue.consumed) > mask {
                     break;
                 }
             }
         }
-        most - left
+        most.wrapping_sub(end.wrapping_sub(reading.consumed)) as usize
     }
 
     #[cold]
@@ -232,6 +217,54 @@ impl CompletionRing {
     /// Notes that an event of this queue was taken from its channel.
     pub fn event_taken(&mut self) {
         self.events = self.events.wrapping_add(1);
+    }
+}
+
+/// What entries are given to. Not a closure: the compiler inlines those as it likes.
+trait TakeEntry {
+    /// Takes an entry by its first word and where its others are. None if it doesn't know it.
+    ///
+    /// # Safety
+    ///
+    /// The others are readable, and written.
+    unsafe fn take(&mut self, word: u64, rest: *const [u64; 3]) -> Option<()>;
+}
+
+/// Entries of the send queue.
+struct Sent<'a, T> {
+    returns: Returns<'a>,
+    taker: &'a mut T,
+}
+
+impl<T: TakeSend> TakeEntry for Sent<'_, T> {
+    #[inline(always)]
+    unsafe fn take(&mut self, word: u64, _: *const [u64; 3]) -> Option<()> {
+        let wr_id = self.returns.give(word as u16)?;
+        let status = VendorStatus((word >> 16) as u8 as u32);
+        self.taker.take(SendCompletion { wr_id, status });
+        Some(())
+    }
+}
+
+/// Entries of the receive queue.
+struct Arrived<'a, F> {
+    returns: Returns<'a>,
+    take: F,
+}
+
+impl<F: FnMut(Received)> TakeEntry for Arrived<'_, F> {
+    #[inline(always)]
+    unsafe fn take(&mut self, word: u64, rest: *const [u64; 3]) -> Option<()> {
+        let unsolicited = word & UNSOLICITED != 0;
+        let wr_id = if unsolicited {
+            0
+        } else {
+            self.returns.give(word as u16)?
+        };
+        // SAFETY: the caller's promise.
+        let [second, third, fourth] = unsafe { rest.read_volatile() };
+        (self.take)(received(wr_id, unsolicited, word, second, [third, fourth]));
+        Some(())
     }
 }
 

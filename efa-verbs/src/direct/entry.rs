@@ -142,6 +142,28 @@ pub(super) fn to_device() {
     }
 }
 
+/// The same number, of which the compiler knows nothing, at no cost. It keeps a loop's count in one
+/// register: left to itself, the compiler makes several counts of it that it thinks cheaper.
+#[inline(always)]
+pub(super) fn opaque(mut number: u32) -> u32 {
+    // SAFETY: there is no instruction in it, only a register that is said to change.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!(
+            "/* {0:e} */",
+            inout(reg) number,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!(
+            "/* {0:w} */",
+            inout(reg) number,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    number
+}
+
 /// Keeps reads of what the device wrote behind the read that showed it to be there.
 #[inline(always)]
 pub(super) fn from_device() {

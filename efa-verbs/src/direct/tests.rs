@@ -2,6 +2,7 @@
 //! rdma-core's `efa_io_defs.h`.
 
 use super::*;
+use crate::completion::{Each, SendCompletion};
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 
@@ -308,7 +309,11 @@ fn sent(id: u16, status: u8, flags: u8, queue_pair: u16) -> [u8; 6] {
 
 fn poll(ring: &mut CompletionRing, sends: &mut SendRing, most: usize) -> Vec<(u64, u8)> {
     let mut found = Vec::new();
-    let count = ring.poll_send(sends, most, |wr_id, status| found.push((wr_id, status)));
+    let count = ring.poll_send(
+        sends,
+        most,
+        &mut Each(|done: SendCompletion| found.push((done.wr_id, done.status.0 as u8))),
+    );
     assert_eq!(count, found.len());
     found
 }
@@ -366,7 +371,7 @@ fn a_panic_in_between_loses_no_count() {
     }
     sends.commit().unwrap();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        ring.poll_send(&mut sends, 8, |_, _| panic!("on purpose"));
+        ring.poll_send(&mut sends, 8, &mut Each(|_| panic!("on purpose")));
     }));
     assert!(caught.is_err());
     assert_eq!(poll(&mut ring, &mut sends, 8), [(2, 0)]);

@@ -2,14 +2,16 @@
 
 mod entry;
 
+use std::hint;
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use efa_sys as sys;
 
 use crate::channel::CompletionChannel;
-use crate::completion::{RecvCompletion, SendCompletion, VendorStatus};
+use crate::completion::{RecvCompletion, SendCompletion, TakeSend, VendorStatus};
 use crate::context::Context;
 use crate::error::{Error, Feature, Limit, Result};
 use crate::thread_domain::ThreadDomain;
@@ -40,6 +42,8 @@ pub(crate) struct CompletionQueue {
     classic: sys::PollCq,
     /// Where `classic` puts what it found.
     work: Box<[sys::ibv_wc]>,
+    /// What of it was not handed over yet: nothing, unless the taker has panicked.
+    left: Range<usize>,
     /// Entries that it really has.
     pub(crate) entries: u32,
     context: Context,
@@ -219,6 +223,7 @@ impl CompletionQueue {
                 classic,
                 // SAFETY: integers, and enums that are newtypes of integers.
                 work: vec![unsafe { mem::zeroed() }; if config.receives { 0 } else { WORK }].into(),
+                left: 0..0,
                 entries,
                 context,
                 _channel: config.channel.cloned(),
@@ -251,19 +256,18 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes up to `most` completions of sends and gives each to `take`.
+    /// Takes up to `most` completions of sends and gives each to `taker`.
     ///
     /// By the older call, which takes several at once: their ids and statuses are all there is to a send,
     /// and start_poll and next_poll cost two calls for each. It frees the queue's lock before anything is
-    /// given to `take`.
+    /// given to `taker`.
     #[inline(always)]
-    pub(crate) fn poll_send(
-        &mut self,
-        most: usize,
-        mut take: impl FnMut(SendCompletion),
-    ) -> Result<usize> {
-        let mut taken = 0;
-        let mut stale = 0;
+    pub(crate) fn poll_send(&mut self, most: usize, taker: &mut impl TakeSend) -> Result<usize> {
+        let (mut taken, mut stale) = (0, 0);
+        if !self.left.is_empty() {
+            hint::cold_path();
+            taken = self.hand_over(most, taker);
+        }
         while taken < most {
             let room = (most - taken).min(self.work.len());
             // SAFETY: the queue is alive and exclusively borrowed; there is room for as many.
@@ -277,19 +281,46 @@ impl CompletionQueue {
                 }
                 return Err(self.failed("ibv_poll_cq", found));
             };
-            for work in self.work.iter().take(found) {
-                take(SendCompletion {
-                    wr_id: work.wr_id,
-                    // Zero for success, whatever the verbs status says.
-                    status: VendorStatus(work.vendor_err),
-                });
-            }
-            taken += found;
+            self.left = 0..found;
+            taken += self.hand_over(found, taker);
             if found < room {
                 break;
             }
         }
         Ok(taken)
+    }
+
+    /// Gives up to `most` of what was found to `taker`. If that panics, the rest is for the next poll.
+    #[inline(always)]
+    fn hand_over(&mut self, most: usize, taker: &mut impl TakeSend) -> usize {
+        /// Notes on drop where the rest begins.
+        struct Rest<'a> {
+            at: usize,
+            start: &'a mut usize,
+        }
+        impl Drop for Rest<'_> {
+            #[inline(always)]
+            fn drop(&mut self) {
+                *self.start = self.at;
+            }
+        }
+        let end = self.left.end.min(self.left.start.saturating_add(most));
+        let Some(works) = self.work.get(self.left.start..end) else {
+            return 0; // can't be: no more was found than there is room for
+        };
+        let mut rest = Rest {
+            at: self.left.start,
+            start: &mut self.left.start,
+        };
+        for work in works {
+            rest.at += 1;
+            taker.take(SendCompletion {
+                wr_id: work.wr_id,
+                // Zero for success, whatever the verbs status says.
+                status: VendorStatus(work.vendor_err),
+            });
+        }
+        works.len()
     }
 
     /// Takes completions of receives.

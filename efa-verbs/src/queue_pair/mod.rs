@@ -25,7 +25,7 @@ pub use session::RemoteMemory;
 pub use state::{DEFAULT_QUEUE_KEY, QpState};
 
 use crate::channel::CompletionChannel;
-use crate::completion::{Received, RecvCompletion, SendCompletion, VendorStatus};
+use crate::completion::{Each, Received, RecvCompletion, SendCompletion, TakeSend, VendorStatus};
 use crate::direct;
 use crate::domain::ProtectionDomain;
 use crate::error::{Error, Result};
@@ -73,12 +73,6 @@ enum Way {
     Libefa,
     /// To the rings, which there are.
     Ring,
-}
-
-/// What completions of sends are given to.
-pub trait TakeSend {
-    /// Takes one.
-    fn take(&mut self, completion: SendCompletion);
 }
 
 /// An SRD queue pair with completion queues of its own.
@@ -245,24 +239,13 @@ impl QueuePair {
     pub fn poll_send_each(
         &mut self,
         most: usize,
-        mut take: impl FnMut(SendCompletion),
+        take: impl FnMut(SendCompletion),
     ) -> Result<usize> {
-        if self.session_is_open() {
-            return Err(self.session_open());
-        }
-        let Some(rings) = &mut self.rings else {
-            return self.send_cq.poll_send(most, take);
-        };
-        let Rings { send, sent, .. } = rings;
-        Ok(sent.poll_send(send, most, |wr_id, status| {
-            let status = VendorStatus(status.into());
-            take(SendCompletion { wr_id, status });
-        }))
+        self.poll_send_into(most, &mut Each(take))
     }
 
-    /// [`poll_send_each`](Self::poll_send_each) for what must be inlined: it is called at one place
-    /// for each data path, and the compiler inlines a closure of some length only where it is
-    /// called at one place.
+    /// [`poll_send_each`](Self::poll_send_each) for what must be inlined, which the compiler does with
+    /// closures only as it likes.
     ///
     /// # Errors
     ///
@@ -273,15 +256,10 @@ impl QueuePair {
             return Err(self.session_open());
         }
         let Some(rings) = &mut self.rings else {
-            return self
-                .send_cq
-                .poll_send(most, |completion| taker.take(completion));
+            return self.send_cq.poll_send(most, taker);
         };
         let Rings { send, sent, .. } = rings;
-        Ok(sent.poll_send(send, most, |wr_id, status| {
-            let status = VendorStatus(status.into());
-            taker.take(SendCompletion { wr_id, status });
-        }))
+        Ok(sent.poll_send(send, most, taker))
     }
 
     /// Takes completions of receives, at most as many as `out` is long; returns how many. They come
