@@ -10,6 +10,8 @@
 //! A long transfer streams with what is left, and so never keeps a short one waiting
 //! for a completion.
 
+use std::hint;
+
 /// The count of free places in the send queue and its completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credits {
@@ -65,13 +67,15 @@ impl Credits {
     }
 
     /// Takes one credit; false where none is free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self) -> bool {
-        let Some(free) = self.free.checked_sub(1) else {
-            return false;
-        };
+        let (free, none) = self.free.overflowing_sub(1);
         self.free = free;
-        true
+        if none {
+            hint::cold_path();
+            self.free = 0;
+        }
+        !none
     }
 
     /// Notes the depth after a batch was posted. Not part of [`take`](Self::take), so
@@ -81,11 +85,11 @@ impl Credits {
         self.high_water = self.high_water.max(self.limit - self.free);
     }
 
-    /// Gives one credit back.
+    /// Gives credits back.
     #[inline]
-    pub(crate) fn give(&mut self) {
-        debug_assert!(self.free < self.limit, "a credit came back twice");
-        self.free += 1;
+    pub(crate) fn give(&mut self, count: u32) {
+        debug_assert!(count <= self.used(), "a credit came back twice");
+        self.free += count;
     }
 }
 
@@ -106,7 +110,7 @@ mod tests {
         assert_eq!(credits.free_for_streams(), 1);
         assert!(credits.take());
         assert!(!credits.take());
-        credits.give();
+        credits.give(1);
         assert!(credits.take());
     }
 
@@ -132,7 +136,7 @@ mod tests {
                     if credits.take() { out += 1; }
                     credits.note_depth();
                 } else if out > 0 {
-                    credits.give();
+                    credits.give(1);
                     out -= 1;
                 }
                 prop_assert_eq!(credits.used(), out);

@@ -6,7 +6,14 @@
 //!
 //! Two ways lead into the queue. [`Flow::begin`] is the fast one: an operation of one
 //! request that goes into the open session at once. [`Flow::submit`] takes an operation
-//! of any size, which [`Flow::pump`] then posts as credits allow.
+//! of any size, which [`Flow::pump`] then posts as credits allow. Two ways lead out:
+//! [`Flow::end`] is the fast one, of an operation that is one request and succeeded;
+//! [`Flow::complete`] is for all others, and can do without the fast one.
+//!
+//! The fast ways touch one slot of the table for each operation; peers and memory are
+//! looked at once for each [run](Run), whose operations share a [lane](crate::lanes). What can be
+//! found out otherwise isn't kept: how many operations a peer has under way is counted when
+//! somebody asks, or when the peer goes; then those leave their lanes.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -16,7 +23,8 @@ use crate::chunk::{Chunk, ChunkError, Piece, Plan};
 use crate::credit::Credits;
 use crate::failure::{Cause, Failure, FailureKind};
 use crate::grant::{Found, Grant};
-use crate::ops::{Completion, Kind, NONE, OperationId, Status, Table, request_index};
+use crate::lanes::{Lanes, Memory};
+use crate::ops::{Completion, Kind, NONE, Op, OperationId, Status, Table, request_index};
 use crate::peers::{Gone, Peer, PeerId, Peers};
 use crate::remote::RemoteRegion;
 use crate::stats::Stats;
@@ -60,6 +68,8 @@ pub(crate) enum Refused {
     TableFull,
     /// No such peer.
     Peer(Gone),
+    /// It has no handle: transfers to it are copied.
+    Local,
     /// The ranges are impossible.
     Chunk(ChunkError),
     /// A list without pieces.
@@ -98,6 +108,33 @@ impl<M> Planned<M> {
     }
 }
 
+/// Operations of one request that begin one after the other, with one peer and the same memory.
+#[derive(Debug)]
+pub(crate) struct Run {
+    peer: PeerId,
+    lane: u32,
+    /// Credits when it began: each of its operations has taken one.
+    credits: u32,
+    /// Of its operations.
+    bytes: u64,
+}
+
+impl Run {
+    /// No run.
+    pub(crate) const NONE: Self = Self {
+        peer: PeerId::NOBODY,
+        lane: NONE,
+        credits: 0,
+        bytes: 0,
+    };
+
+    /// With whom.
+    #[inline(always)]
+    pub(crate) fn peer(&self) -> PeerId {
+        self.peer
+    }
+}
+
 /// What one visit of the pump did, so that it can be undone.
 #[derive(Clone, Copy, Debug)]
 struct Step {
@@ -114,6 +151,7 @@ pub(crate) struct Flow<M, A> {
     pub(crate) peers: Peers<A>,
     pub(crate) credits: Credits,
     pub(crate) stats: Stats,
+    lanes: Lanes<M>,
     plans: Vec<Planned<M>>,
     turns: Turns,
     journal: Vec<Step>,
@@ -134,7 +172,7 @@ pub(crate) struct Flow<M, A> {
     stream_next: bool,
 }
 
-impl<M: Clone, A> Flow<M, A> {
+impl<M: Memory, A> Flow<M, A> {
     /// `max_request` is the largest request in bytes, `quantum` the most requests of one
     /// operation in a row.
     pub(crate) fn new(credits: Credits, operations: u32, max_request: u32, quantum: u32) -> Self {
@@ -143,6 +181,7 @@ impl<M: Clone, A> Flow<M, A> {
             peers: Peers::new(),
             credits,
             stats: Stats::new(),
+            lanes: Lanes::new(),
             plans: Vec::new(),
             turns: Turns::new(),
             journal: Vec::new(),
@@ -166,6 +205,14 @@ impl<M: Clone, A> Flow<M, A> {
         !self.turns.is_empty()
     }
 
+    /// Whether anything but completions moves it on.
+    #[inline(always)]
+    pub(crate) fn has_more_to_do(&self) -> bool {
+        // One test of all four numbers.
+        let numbers = [self.hungry.len(), self.inquired.len(), self.deadlines.len()];
+        self.turns.len() as usize | numbers.iter().fold(0, |all, number| all | number) != 0
+    }
+
     /// Operations that wait for credits.
     pub(crate) fn waiting(&self) -> u32 {
         self.turns.len()
@@ -179,45 +226,168 @@ impl<M: Clone, A> Flow<M, A> {
 
     // ---- the fast way in ------------------------------------------------------------
 
-    /// Accepts an operation of one request, which the caller posts in the open session.
-    /// Returns its id and its peer. `link` is kept in the slot: the session chains what it
-    /// began by it.
+    /// A session begins.
+    #[inline(always)]
+    pub(crate) fn open(&mut self) {
+        self.table.mark();
+    }
+
+    /// Begins a run: operations of one request with one peer and the same memory. None where there
+    /// is no such peer, or it has no handle.
+    #[inline(always)]
+    pub(crate) fn run(&mut self, peer: PeerId, memory: Option<&M>) -> Option<(Run, &Peer<A>, &A)> {
+        let entry = self.peers.get_mut(peer)?;
+        entry.handle.as_ref()?;
+        let lane = self.lanes.open(*entry.lane(), peer, memory);
+        *entry.lane() = lane;
+        let handle = entry.handle.as_ref()?;
+        let run = Run {
+            peer,
+            lane,
+            credits: self.credits.free(),
+            bytes: 0,
+        };
+        Some((run, entry, handle))
+    }
+
+    /// Ends a run.
+    #[inline(always)]
+    pub(crate) fn run_ended(&mut self, run: &mut Run) {
+        if let Some(entry) = self.peers.entry_mut(run.peer.index()) {
+            let count = run.credits - self.credits.free();
+            entry.operations += u64::from(count);
+            entry.bytes += run.bytes;
+            self.lanes.join(run.lane, count);
+            run.peer = PeerId::NOBODY;
+        }
+    }
+
+    /// The peer of the operations in a lane.
+    pub(crate) fn lane_peer(&self, lane: u32) -> Option<PeerId> {
+        self.lanes.peer(lane)
+    }
+
+    /// Accepts an operation of a run, which the caller posts in the open session, and returns its
+    /// id. Otherwise [`refusal`](Self::refusal) tells why.
     #[inline(always)]
     pub(crate) fn begin(
         &mut self,
+        run: &mut Run,
         kind: Kind,
-        peer: PeerId,
         tag: u64,
         length: u64,
-        memory: Option<&M>,
-        link: u32,
-    ) -> Result<(OperationId, &Peer<A>), Refused> {
-        if !self.peers.knows(peer) {
-            return Err(Refused::Peer(self.peers.gone(peer)));
+    ) -> Option<OperationId> {
+        // Looked at before anything is taken, so that there is nothing to give back.
+        if !self.table.has_next() || !self.credits.take() {
+            return None;
         }
-        if !self.credits.take() {
+        let op = self.table.next()?;
+        op.tag = tag;
+        op.length = length;
+        op.kind = kind;
+        op.enter_lane(run.lane);
+        op.has_immediate = false;
+        op.counted = true;
+        run.bytes += length;
+        Some(op.id())
+    }
+
+    /// An operation that just began is to end by [`complete`](Self::complete).
+    pub(crate) fn set_aside(&mut self, id: OperationId) {
+        self.table.op_mut(id.slot()).set_status(Status::Aside);
+    }
+
+    /// Takes an operation out of its lane: from now on it keeps its peer and its memory itself, and
+    /// ends by [`complete`](Self::complete).
+    pub(crate) fn leave_lane(&mut self, slot: u32) {
+        let op = self.table.op_mut(slot);
+        if matches!(op.status(), Status::InLane | Status::Aside) {
+            let lane = op.lane_or_back;
+            op.peer = self.lanes.peer(lane);
+            op.memory = self.lanes.memory(lane);
+            op.set_status(Status::Posted);
+            self.lanes.leave(lane, 1);
+        }
+    }
+
+    /// Why [`begin`](Self::begin) accepts nothing now; `None` where it does after all, since there
+    /// is more room.
+    #[cold]
+    pub(crate) fn refusal(&mut self, peer: PeerId) -> Option<Refused> {
+        let Some(entry) = self.peers.get(peer) else {
+            return Some(Refused::Peer(self.peers.gone(peer)));
+        };
+        if entry.handle.is_none() {
+            return Some(Refused::Local);
+        }
+        if self.credits.free() == 0 {
             self.stats.queue_full += 1;
-            return Err(Refused::QueueFull);
+            return Some(Refused::QueueFull);
         }
-        let status = match kind {
-            // Their end is more than the common one.
-            Kind::PutImmediate | Kind::Inquire => Status::Planned,
-            _ => Status::Posted,
-        };
-        let memory = memory.cloned();
-        let Some(id) = self
-            .table
-            .insert(kind, status, Some(peer), tag, length, memory, link)
-        else {
-            self.credits.give();
-            return Err(Refused::TableFull);
-        };
-        // Looked up above: this never fails.
-        let Some(entry) = self.peers.entry_mut(peer.index()) else {
-            return Err(Refused::Peer(Gone::Unknown));
-        };
-        entry.in_flight += 1;
-        Ok((id, entry))
+        (!self.table.grow()).then_some(Refused::TableFull)
+    }
+
+    /// So many operations that [`begin`](Self::begin) accepted were posted, together.
+    #[inline]
+    pub(crate) fn posted(&mut self, count: u32) {
+        self.table.keep(count);
+        self.credits.note_depth();
+        self.stats.requests += u64::from(count);
+        self.stats.sessions += 1;
+    }
+
+    /// Takes back the operations that [`begin`](Self::begin) accepted in this session, whose runs
+    /// have ended.
+    #[cold]
+    pub(crate) fn undo(&mut self) {
+        let Self {
+            table,
+            peers,
+            credits,
+            grants,
+            lanes,
+            ..
+        } = self;
+        table.undo(|op| {
+            credits.give(1);
+            if let Some(peer) = lanes.peer(op.lane_or_back) {
+                peers.uncount(peer, op.length);
+                if op.kind == Kind::PutImmediate {
+                    let at = peers.entry(peer.index()).map_or(NONE, |entry| entry.grant);
+                    if let Some(Some(grant)) = grants.get_mut(at as usize) {
+                        grant.give_back();
+                    }
+                }
+            }
+            lanes.leave(op.lane_or_back, 1);
+        });
+    }
+
+    /// The operations of a peer that are under way.
+    pub(crate) fn in_flight(&self, peer: PeerId) -> u32 {
+        let ops = self.table.slots().iter();
+        ops.filter(|op| op.is_under_way() && self.peer_of(op) == Some(peer))
+            .count() as u32
+    }
+
+    /// Operations and bytes of a peer that have succeeded.
+    pub(crate) fn succeeded(&self, peer: PeerId) -> (u64, u64) {
+        let counted = self.peers.get(peer);
+        let counted = counted.map_or((0, 0), |entry| (entry.operations, entry.bytes));
+        self.without_under_way(counted, |op| self.peer_of(op) == Some(peer))
+    }
+
+    fn peer_of(&self, op: &Op<M>) -> Option<PeerId> {
+        match op.status() {
+            Status::InLane | Status::Aside => self.lanes.peer(op.lane_or_back),
+            _ => op.peer,
+        }
+    }
+
+    fn without_under_way(&self, counted: (u64, u64), of: impl Fn(&Op<M>) -> bool) -> (u64, u64) {
+        let ops = self.table.slots().iter();
+        ops.filter(|op| op.counted && op.is_under_way() && of(op))
+            .fold(counted, |sum, op| (sum.0 - 1, sum.1 - op.length))
     }
 
     /// Whether operations wait for a peer's grant.
@@ -225,20 +395,8 @@ impl<M: Clone, A> Flow<M, A> {
         self.starved.iter().any(|&id| {
             self.table
                 .find(id)
-                .is_some_and(|slot| self.table.op(slot).status == Status::Open)
+                .is_some_and(|slot| self.table.op(slot).status() == Status::Open)
         })
-    }
-
-    /// Takes back an operation that [`begin`](Self::begin) accepted and that was not posted.
-    #[cold]
-    pub(crate) fn undo(&mut self, slot: u32) {
-        let op = self.table.op_mut(slot);
-        op.memory = None;
-        op.pending = 0;
-        let peer = op.entry();
-        self.credits.give();
-        self.peers.operation_ended(peer);
-        self.table.release(slot);
     }
 
     // ---- operations of any size -----------------------------------------------------
@@ -289,12 +447,8 @@ impl<M: Clone, A> Flow<M, A> {
         if self.peers.get(peer).is_none() {
             return Err(Refused::Peer(self.peers.gone(peer)));
         }
-        let slot = self
-            .table
-            .insert(kind, Status::Open, Some(peer), tag, 0, None, NONE)
-            .ok_or(Refused::TableFull)?
-            .slot();
-        self.table.op_mut(slot).pending = 0;
+        let op = self.table.insert(kind, Status::Open, Some(peer), tag, 0);
+        let slot = op.ok_or(Refused::TableFull)?.id().slot();
         if self.plans.len() <= slot as usize {
             self.plans.resize_with(slot as usize + 1, Planned::new);
         }
@@ -320,11 +474,7 @@ impl<M: Clone, A> Flow<M, A> {
         let length = planned.plan.length();
         let op = self.table.op_mut(slot);
         op.length = length;
-        op.status = Status::Open;
-        if let Some(entry) = self.peers.entry_mut(peer.index()) {
-            entry.in_flight += 1;
-        }
-        Ok(self.table.id(slot))
+        Ok(op.id())
     }
 
     /// Posts what credits and fairness allow into the open session: at most `visits` turns.
@@ -361,7 +511,7 @@ impl<M: Clone, A> Flow<M, A> {
         let planned = &mut self.plans[slot as usize];
         let from = planned.plan.position();
         let index = op.entry();
-        // The operation counts in its peer's `in_flight`, so the entry is still its own.
+        // The operation is under way, so the entry is still its peer's.
         let Some(peer) = self.peers.entry(index) else {
             return 0;
         };
@@ -411,7 +561,7 @@ impl<M: Clone, A> Flow<M, A> {
             });
         }
         if planned.plan.left() == 0 {
-            op.status = Status::Planned;
+            op.set_status(Status::Posted);
         } else if !planned.held && granted {
             // With nothing posted it goes back to where it was, and the pump ends by
             // itself, because credits are what it lacks.
@@ -449,15 +599,13 @@ impl<M: Clone, A> Flow<M, A> {
             let op = self.table.op_mut(step.slot);
             let planned = &mut self.plans[step.slot as usize];
             op.pending -= step.requests;
-            for _ in 0..step.requests {
-                self.credits.give();
-            }
+            self.credits.give(step.requests);
             let carried = op.kind == Kind::PutImmediate && planned.plan.left() == 0;
             planned.plan.rewind(step.from);
             planned.held = false;
-            op.status = Status::Open;
+            op.set_status(Status::Open);
             let peer = op.entry();
-            let id = OperationId(op.id);
+            let id = op.id();
             self.starved.retain(|&other| other != id);
             if carried && step.requests > 0 {
                 self.return_grant(peer);
@@ -483,61 +631,42 @@ impl<M: Clone, A> Flow<M, A> {
 
     // ---- completions ----------------------------------------------------------------
 
-    /// A request of ours has completed. If that ends its operation, the completion goes
-    /// to `out`, or is parked.
+    /// A request of ours has succeeded. If it was all of an operation in a lane, this ends it and
+    /// returns its lane, and its completion but for the peer, which is the lane's. Otherwise it is
+    /// one for [`complete`](Self::complete).
+    ///
+    /// The caller says by [`ended`](Self::ended) how many it ended.
     #[inline(always)]
+    pub(crate) fn end(&mut self, wr_id: u64) -> Option<(u32, Completion)> {
+        self.table.end(wr_id)
+    }
+
+    /// So many operations of a lane were [`end`](Self::end)ed.
+    #[inline]
+    pub(crate) fn ended(&mut self, lane: u32, count: u32) {
+        self.table.forget(count);
+        self.credits.give(count);
+        self.lanes.leave(lane, count);
+    }
+
+    /// A request of ours has completed, whatever it was. If that ends its operation, the completion
+    /// goes to `out`, or is parked.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn complete(
         &mut self,
         wr_id: u64,
         vendor_status: u32,
-        out: Option<&mut Vec<Completion>>,
-    ) {
-        let (slot, op) = match self.table.single(wr_id) {
-            Some(found) if vendor_status == 0 => found,
-            _ => return self.complete_other(wr_id, vendor_status, out),
-        };
-        // One request, and it succeeded: what most operations of a busy program are.
-        let Some(out) = out else {
-            return self.complete_other(wr_id, vendor_status, None);
-        };
-        self.credits.give();
-        let length = op.length;
-        let peer = op.peer;
-        out.push(Completion {
-            operation: OperationId(wr_id),
-            tag: op.tag,
-            peer,
-            kind: op.kind,
-            bytes: length,
-            immediate: None,
-            result: Ok(()),
-        });
-        drop(op.memory.take());
-        self.table.release(slot);
-        if let Some(peer) = peer {
-            self.peers.succeeded(peer.index(), length);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn complete_other(
-        &mut self,
-        wr_id: u64,
-        vendor_status: u32,
-        out: Option<&mut Vec<Completion>>,
+        out: Option<&mut dyn FnMut(Completion)>,
     ) {
         let Some((slot, op)) = self.table.awaited(wr_id) else {
             self.stats.stale_completions += 1;
             return;
         };
-        self.credits.give();
         op.pending -= 1;
-        if op.status == Status::Posted && vendor_status == 0 {
-            self.finish(slot, out);
-        } else {
-            self.complete_slow(slot, wr_id, vendor_status, out);
-        }
+        self.credits.give(1);
+        self.leave_lane(slot);
+        self.complete_slow(slot, wr_id, vendor_status, out);
     }
 
     fn complete_slow(
@@ -545,7 +674,7 @@ impl<M: Clone, A> Flow<M, A> {
         slot: u32,
         wr_id: u64,
         vendor_status: u32,
-        out: Option<&mut Vec<Completion>>,
+        out: Option<&mut dyn FnMut(Completion)>,
     ) {
         // Without a plan it is one request, which begins where the transfer does.
         let mut offset = Some(0);
@@ -567,8 +696,8 @@ impl<M: Clone, A> Flow<M, A> {
         if self.table.op(slot).pending > 0 {
             return;
         }
-        match self.table.op(slot).status {
-            Status::Planned | Status::Failed => self.finish(slot, out),
+        match self.table.op(slot).status() {
+            Status::Posted | Status::Failed => self.finish(slot, out),
             Status::Open => {
                 let Some(peer) = self.table.op(slot).peer else {
                     return;
@@ -589,15 +718,15 @@ impl<M: Clone, A> Flow<M, A> {
                 self.device_done(slot);
                 self.table.release(slot);
             }
-            // A posted operation that failed is `Failed` by now; a free one was not found.
-            Status::Posted | Status::Free => {}
+            // It has left its lane; a free one was not found.
+            Status::InLane | Status::Aside | Status::Free => {}
         }
     }
 
     /// Notes a failure; the first root cause stays. Nothing more of the operation is posted.
     fn note(&mut self, slot: u32, kind: FailureKind, offset: Option<u64>) {
         let op = self.table.op_mut(slot);
-        if matches!(op.status, Status::Parked | Status::Zombie | Status::Free) {
+        if matches!(op.status(), Status::Parked | Status::Zombie | Status::Free) {
             return;
         }
         let address = self.peers.entry(op.entry()).map(|entry| entry.address);
@@ -610,47 +739,57 @@ impl<M: Clone, A> Flow<M, A> {
         if !keep {
             op.failure = Some(Box::new(cause));
         }
-        if op.status == Status::Open {
+        if op.status() == Status::Open {
             self.turns.remove(op.entry(), slot);
         }
-        op.status = Status::Failed;
+        op.set_status(Status::Failed);
     }
 
     /// Ends an operation that has nothing with the device.
-    fn finish(&mut self, slot: u32, out: Option<&mut Vec<Completion>>) {
+    fn finish(&mut self, slot: u32, out: Option<&mut dyn FnMut(Completion)>) {
         let landed = self.landed(slot);
-        let op = self.table.op_mut(slot);
-        let index = op.entry();
-        if op.kind == Kind::Inquire {
+        if self.table.op(slot).kind == Kind::Inquire {
             return self.end_inquiry(slot);
         }
-        match &mut op.failure {
-            Some(cause) => {
-                cause.bytes = landed;
-                self.stats.failed += 1;
-                if let Some(entry) = self.peers.entry_mut(index) {
-                    entry.failures = entry.failures.saturating_add(1);
-                }
-            }
-            None => match self.peers.entry_mut(index) {
+        let op = self.table.op_mut(slot);
+        if let Some(cause) = &mut op.failure {
+            cause.bytes = landed;
+            self.failed(slot);
+        } else {
+            match op.peer {
+                Some(_) if op.counted => {}
                 // The endpoint's totals are the sum over its peers.
-                Some(entry) => {
-                    entry.operations += 1;
-                    entry.bytes += op.length;
-                }
+                Some(peer) => self.peers.count(peer, op.length),
                 None => {
                     self.stats.operations += 1;
                     self.stats.bytes += op.length;
                 }
-            },
+            }
         }
         self.device_done(slot);
         match out {
-            Some(out) => {
-                let completion = self.harvest(slot);
-                out.push(completion);
-            }
+            Some(out) => out(self.harvest(slot)),
             None => self.table.park(slot),
+        }
+    }
+
+    /// Counts an operation as failed.
+    fn failed(&mut self, slot: u32) {
+        self.uncount(slot);
+        self.stats.failed += 1;
+        let entry = self.table.op(slot).entry();
+        if let Some(entry) = self.peers.entry_mut(entry) {
+            entry.failures = entry.failures.saturating_add(1);
+        }
+    }
+
+    /// An operation that was counted when it began is none of those that succeed.
+    fn uncount(&mut self, slot: u32) {
+        let op = self.table.op_mut(slot);
+        if std::mem::take(&mut op.counted)
+            && let Some(peer) = op.peer
+        {
+            self.peers.uncount(peer, op.length);
         }
     }
 
@@ -686,13 +825,15 @@ impl<M: Clone, A> Flow<M, A> {
         let op = self.table.op_mut(slot);
         debug_assert_eq!(op.pending, 0);
         op.memory = None;
-        let index = op.entry();
+        let peer = op.peer;
         if let Some(planned) = self.plans.get_mut(slot as usize)
             && planned.active
         {
             planned.clear();
         }
-        self.peers.operation_ended(index);
+        if let Some(peer) = peer {
+            self.peers.operation_ended(peer);
+        }
     }
 
     /// Makes the completion of an operation that is over for its owner, and frees the
@@ -709,7 +850,7 @@ impl<M: Clone, A> Flow<M, A> {
         }
         let bytes = failure.as_ref().map_or(op.length, |cause| cause.bytes);
         let completion = Completion {
-            operation: OperationId(op.id),
+            operation: op.id(),
             tag: op.tag,
             peer: op.peer,
             kind: op.kind,
@@ -723,7 +864,7 @@ impl<M: Clone, A> Flow<M, A> {
         if op.pending == 0 {
             self.table.release(slot);
         } else {
-            op.status = Status::Zombie;
+            op.set_status(Status::Zombie);
         }
         completion
     }
@@ -739,7 +880,7 @@ impl<M: Clone, A> Flow<M, A> {
     /// The completion of one operation, if it has one. An unknown id is an error.
     pub(crate) fn take(&mut self, id: OperationId) -> Result<Option<Completion>, Unknown> {
         let slot = self.table.find(id).ok_or(Unknown)?;
-        match self.table.op(slot).status {
+        match self.table.op(slot).status() {
             Status::Parked => {
                 self.table.unpark(slot);
                 Ok(Some(self.harvest(slot)))
@@ -831,10 +972,9 @@ impl<M: Clone, A> Flow<M, A> {
             if !grant.wants_inquiry() {
                 continue;
             }
-            let Some(entry) = self.peers.entry(grant.peer) else {
+            let Some(peer) = self.peers.name(grant.peer) else {
                 continue;
             };
-            let peer = PeerId::new(grant.peer, entry.generation);
             if !self.peers.is_usable(peer) {
                 continue; // not yet, or not any more
             }
@@ -892,7 +1032,7 @@ impl<M: Clone, A> Flow<M, A> {
                     self.starved.push_back(id);
                 } else if let Some(kind) = hopeless {
                     self.interrupt(id, kind);
-                } else if self.table.op(slot).status == Status::Open {
+                } else if self.table.op(slot).status() == Status::Open {
                     self.turns.push(Class::Fresh, entry, slot);
                 }
             }
@@ -909,6 +1049,7 @@ impl<M: Clone, A> Flow<M, A> {
         let failure = op.failure.take().map(|cause| cause.kind);
         self.inquired.push((op.tag, failure));
         self.inquiries -= 1;
+        self.uncount(slot);
         self.device_done(slot);
         self.table.release(slot);
     }
@@ -921,9 +1062,13 @@ impl<M: Clone, A> Flow<M, A> {
         let Some(slot) = self.table.find(id) else {
             return false;
         };
-        if matches!(self.table.op(slot).status, Status::Parked | Status::Zombie) {
+        if matches!(
+            self.table.op(slot).status(),
+            Status::Parked | Status::Zombie
+        ) {
             return false;
         }
+        self.leave_lane(slot);
         self.note(slot, kind, None);
         let landed = self.landed(slot);
         if let Some(planned) = self.plans.get_mut(slot as usize) {
@@ -939,11 +1084,7 @@ impl<M: Clone, A> Flow<M, A> {
             cause.bytes = landed;
             cause.in_flight = pending;
         }
-        let index = op.entry();
-        self.stats.failed += 1;
-        if let Some(entry) = self.peers.entry_mut(index) {
-            entry.failures = entry.failures.saturating_add(1);
-        }
+        self.failed(slot);
         self.table.park(slot);
         true
     }
@@ -1015,19 +1156,31 @@ impl<M: Clone, A> Flow<M, A> {
             }
         }
         self.clear_grant(peer.index());
-        self.peers.remove(peer, why)
+        // What is under way ends by the way that looks whether the entry waits for it.
+        let mut under_way = 0;
+        for slot in 0..self.table.len() {
+            let op = self.table.op(slot);
+            if op.is_under_way() && self.peer_of(op) == Some(peer) {
+                self.leave_lane(slot);
+                under_way += 1;
+            }
+        }
+        self.peers.remove(peer, why, under_way)
     }
 
     /// Ends every operation: the queue pair is destroyed, so nothing is with the device
     /// any more. Calling it earlier would free memory that the device still uses.
     pub(crate) fn fail_all(&mut self, kind: FailureKind, credits: Credits) {
         for slot in 0..self.table.len() {
+            if self.table.op(slot).status() == Status::Free {
+                continue;
+            }
+            self.leave_lane(slot);
             let id = self.table.id(slot);
             let op = self.table.op_mut(slot);
             let held = op.pending > 0;
             op.pending = 0;
-            match op.status {
-                Status::Free => {}
+            match op.status() {
                 Status::Zombie => {
                     self.device_done(slot);
                     self.table.release(slot);
@@ -1060,17 +1213,13 @@ impl<M: Clone, A> Flow<M, A> {
         length: u64,
         memory: &M,
     ) -> Result<OperationId, Refused> {
-        self.table
-            .insert(
-                Kind::Receive,
-                Status::Posted,
-                None,
-                tag,
-                length,
-                Some(memory.clone()),
-                NONE,
-            )
-            .ok_or(Refused::TableFull)
+        let op = self
+            .table
+            .insert(Kind::Receive, Status::Posted, None, tag, 1);
+        let op = op.ok_or(Refused::TableFull)?;
+        op.length = length;
+        op.memory = Some(memory.clone());
+        Ok(op.id())
     }
 
     /// Takes back a receive that could not be posted.
@@ -1097,7 +1246,7 @@ impl<M: Clone, A> Flow<M, A> {
             return false;
         };
         op.pending = 0;
-        match op.status {
+        match op.status() {
             Status::Parked => self.device_done(slot),
             Status::Zombie => {
                 self.device_done(slot);
@@ -1128,18 +1277,14 @@ impl<M: Clone, A> Flow<M, A> {
 
     /// Accepts an operation that waits for something other than a request.
     pub(crate) fn begin_waiting(&mut self, kind: Kind, tag: u64) -> Result<OperationId, Refused> {
-        let id = self
-            .table
-            .insert(kind, Status::Open, None, tag, 0, None, NONE)
-            .ok_or(Refused::TableFull)?;
-        self.table.op_mut(id.slot()).pending = 0;
-        Ok(id)
+        let op = self.table.insert(kind, Status::Open, None, tag, 0);
+        Ok(op.ok_or(Refused::TableFull)?.id())
     }
 
     /// The next part of an operation that the caller carries out itself, and its memory.
     pub(crate) fn local_next(&mut self, id: OperationId) -> Option<(Chunk, M)> {
         let slot = self.table.find(id)?;
-        if self.table.op(slot).status != Status::Open {
+        if self.table.op(slot).status() != Status::Open {
             return None;
         }
         let planned = self.plans.get_mut(slot as usize)?;
@@ -1161,14 +1306,14 @@ impl<M: Clone, A> Flow<M, A> {
     pub(crate) fn is_waiting(&self, id: OperationId) -> bool {
         self.table.find(id).is_some_and(|slot| {
             let op = self.table.op(slot);
-            op.kind == Kind::AwaitImmediate && op.status == Status::Open
+            op.kind == Kind::AwaitImmediate && op.status() == Status::Open
         })
     }
 
     /// Operations that have requests to post, or wait for something else.
     pub(crate) fn unposted(&self) -> impl Iterator<Item = OperationId> {
         (0..self.table.len())
-            .filter(|&slot| self.table.op(slot).status == Status::Open)
+            .filter(|&slot| self.table.op(slot).status() == Status::Open)
             .map(|slot| self.table.id(slot))
     }
 
@@ -1177,7 +1322,7 @@ impl<M: Clone, A> Flow<M, A> {
         let slot = self.table.find(id)?;
         let planned = self.plans.get(slot as usize)?;
         let op = self.table.op(slot);
-        (op.status == Status::Open).then_some((op.kind, op.peer?, planned.immediate))
+        (op.status() == Status::Open).then_some((op.kind, op.peer?, planned.immediate))
     }
 
     /// Ends an operation that the caller carried out itself.
@@ -1185,7 +1330,10 @@ impl<M: Clone, A> Flow<M, A> {
         let Some(slot) = self.table.find(id) else {
             return;
         };
-        if matches!(self.table.op(slot).status, Status::Parked | Status::Zombie) {
+        if matches!(
+            self.table.op(slot).status(),
+            Status::Parked | Status::Zombie
+        ) {
             return;
         }
         if let Some(kind) = failure {
@@ -1197,7 +1345,7 @@ impl<M: Clone, A> Flow<M, A> {
     /// A snapshot of the counters.
     pub(crate) fn snapshot(&self) -> Stats {
         let mut stats = self.stats;
-        let (operations, bytes) = self.peers.totals();
+        let (operations, bytes) = self.without_under_way(self.peers.totals(), |_| true);
         stats.operations += operations;
         stats.bytes += bytes;
         stats.depth_high_water = stats.depth_high_water.max(self.credits.high_water());

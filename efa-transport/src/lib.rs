@@ -45,6 +45,7 @@ mod grant;
 pub mod handshake;
 mod hex;
 mod immediate;
+mod lanes;
 mod ops;
 mod peers;
 mod pool;

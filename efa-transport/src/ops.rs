@@ -6,10 +6,12 @@
 //! table grows to the most operations that were ever live at once and then allocates no
 //! more.
 //!
-//! Layout of a request id, from the lowest bit: slot (20), generation (20), request
+//! Layout of a request id, from the lowest bit: slot (20), zero (1), generation (19), request
 //! within the operation (23), receive (1). An [`OperationId`] has the same low 40 bits and
 //! 24 more of the generation above them; it is itself the request id of an operation that has
-//! only one, whose index says nothing.
+//! only one, whose index says nothing. A slot has the id with the bit in the middle set, unless
+//! the operation is in a lane: so one comparison tells that a completion is of an operation that
+//! lives, and in a lane.
 
 use std::fmt;
 
@@ -17,6 +19,9 @@ use crate::failure::{Cause, Failure};
 use crate::peers::PeerId;
 
 const SLOT_BITS: u32 = 20;
+/// In a slot's word: its operation is not in a lane.
+const OUTSIDE: u64 = 1 << SLOT_BITS;
+const GENERATION: u32 = SLOT_BITS + 1;
 const KEY_BITS: u32 = 40;
 /// Bits of the index of a request within its operation.
 pub(crate) const INDEX_BITS: u32 = 23;
@@ -65,7 +70,7 @@ impl fmt::Debug for OperationId {
 /// `slot.generation`
 impl fmt::Display for OperationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.slot(), self.0 >> SLOT_BITS)
+        write!(f, "{}.{}", self.slot(), self.0 >> GENERATION)
     }
 }
 
@@ -133,10 +138,12 @@ pub struct Completion {
 pub(crate) enum Status {
     /// Nobody's slot.
     Free,
+    /// Its one request is with the device; peer and memory are those of its lane.
+    InLane,
+    /// The same, and its end is more than the common one.
+    Aside,
     /// All its requests are with the device and none has failed.
     Posted,
-    /// The same, of an operation that has a plan.
-    Planned,
     /// It has requests to post, and none has failed.
     Open,
     /// A request failed; the rest will not be posted, those with the device are awaited.
@@ -151,21 +158,26 @@ pub(crate) enum Status {
 /// One slot.
 #[derive(Debug)]
 pub(crate) struct Op<M> {
-    /// Of the operation in this slot, or of the next one.
-    pub(crate) id: u64,
+    /// The id of the operation in this slot, or of the next one, with [`OUTSIDE`] set unless it is
+    /// in a lane.
+    word: u64,
     pub(crate) tag: u64,
     pub(crate) length: u64,
     pub(crate) peer: Option<PeerId>,
     pub(crate) memory: Option<M>,
     pub(crate) failure: Option<Box<Cause>>,
-    /// Requests with the device.
+    /// Requests with the device. A free slot says 1, what most operations begin with.
     pub(crate) pending: u32,
     pub(crate) link: u32,
-    pub(crate) back: u32,
+    /// While it is in one, its lane. While it is parked, the one parked before it.
+    pub(crate) lane_or_back: u32,
     pub(crate) kind: Kind,
-    pub(crate) status: Status,
+    /// [`Status::InLane`] in a free slot, too.
+    status: Status,
     /// Immediate data came with the message (kept beside the plan).
     pub(crate) has_immediate: bool,
+    /// It was counted in its peer when it began.
+    pub(crate) counted: bool,
 }
 
 impl<M> Op<M> {
@@ -174,13 +186,69 @@ impl<M> Op<M> {
     pub(crate) fn entry(&self) -> u32 {
         self.peer.map_or(NONE, PeerId::index)
     }
+
+    /// The id of the operation in this slot, or of the next one.
+    #[inline(always)]
+    pub(crate) fn id(&self) -> OperationId {
+        OperationId(self.word & !OUTSIDE)
+    }
+
+    /// Where it stands.
+    #[inline]
+    pub(crate) fn status(&self) -> Status {
+        match self.status {
+            Status::InLane if self.word & OUTSIDE != 0 => Status::Free,
+            status => status,
+        }
+    }
+
+    /// It stands somewhere else now. Only [`Table::release`] frees a slot.
+    #[inline(always)]
+    pub(crate) fn set_status(&mut self, status: Status) {
+        self.status = status;
+        self.word = match status {
+            Status::InLane => self.word & !OUTSIDE,
+            _ => self.word | OUTSIDE,
+        };
+    }
+
+    /// It is in a lane, and was in none. As [`set_status`](Self::set_status), but quicker.
+    #[inline(always)]
+    pub(crate) fn enter_lane(&mut self, lane: u32) {
+        debug_assert!(self.word & OUTSIDE != 0);
+        self.status = Status::InLane;
+        self.lane_or_back = lane;
+        self.word ^= OUTSIDE;
+    }
+
+    /// The operation is over: its id names nothing any more. Wraps after 2^43 uses of one slot.
+    #[inline(always)]
+    fn end(&mut self) {
+        self.word = (self.word | OUTSIDE).wrapping_add(1 << GENERATION);
+        self.status = Status::InLane;
+    }
+
+    /// Whether it lives, and the device may have requests of it now or later.
+    pub(crate) fn is_under_way(&self) -> bool {
+        match self.status() {
+            Status::Free => false,
+            Status::Parked => self.pending > 0,
+            _ => true,
+        }
+    }
 }
 
 /// All slots of an endpoint.
+///
+/// Free slots are a list by their `link`, which an operation of one request leaves as it is. So
+/// what a session has begun is the list from [`mark`](Self::mark)'s slot to the free one of now,
+/// and costs nothing to remember.
 #[derive(Debug)]
 pub(crate) struct Table<M> {
     slots: Vec<Op<M>>,
     free: u32,
+    /// The free slot at the time of the last mark.
+    marked: u32,
     live: u32,
     capacity: u32,
     parked_head: u32,
@@ -188,12 +256,16 @@ pub(crate) struct Table<M> {
     parked: u32,
 }
 
+/// Slots that the table begins with.
+const FIRST_SLOTS: u32 = 16;
+
 impl<M> Table<M> {
     /// A table for at most `capacity` operations.
     pub(crate) fn new(capacity: u32) -> Self {
         Self {
             slots: Vec::new(),
             free: NONE,
+            marked: NONE,
             live: 0,
             capacity: capacity.clamp(1, MOST_OPERATIONS),
             parked_head: NONE,
@@ -202,74 +274,124 @@ impl<M> Table<M> {
         }
     }
 
-    /// Puts an operation with one request into a free slot. `link` is kept for the caller until
-    /// the slot is parked or released.
+    /// The slot that the next operation of a session takes: one that has no memory, link and id set,
+    /// and 1 request pending. None where [`grow`](Self::grow) is needed first.
+    ///
+    /// The caller fills it in, and says how many it took by [`keep`](Self::keep).
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn next(&mut self) -> Option<&mut Op<M>> {
+        let op = self.slots.get_mut(self.free as usize)?;
+        self.free = op.link;
+        Some(op)
+    }
+
+    /// Whether [`next`](Self::next) returns one.
+    #[inline(always)]
+    pub(crate) fn has_next(&self) -> bool {
+        (self.free as usize) < self.slots.len()
+    }
+
+    /// A session begins.
+    #[inline(always)]
+    pub(crate) fn mark(&mut self) {
+        self.marked = self.free;
+    }
+
+    /// The operations that took slots since the mark live.
+    #[inline(always)]
+    pub(crate) fn keep(&mut self, count: u32) {
+        self.live += count;
+    }
+
+    /// Takes back the slots that were taken since the mark, once `undo` has emptied them.
+    #[cold]
+    pub(crate) fn undo(&mut self, mut undo: impl FnMut(&mut Op<M>)) {
+        let mut at = self.marked;
+        while at != self.free {
+            let op = self.op_mut(at);
+            undo(op);
+            debug_assert!(op.memory.is_none());
+            op.end();
+            at = op.link;
+        }
+        self.free = self.marked;
+    }
+
+    /// What the last operation does that took a slot since the mark.
+    pub(crate) fn begun_last(&self) -> Option<Kind> {
+        let (mut at, mut kind) = (self.marked, None);
+        while at != self.free {
+            let op = self.op(at);
+            (at, kind) = (op.link, Some(op.kind));
+        }
+        kind
+    }
+
+    /// Makes more slots; false where there are as many as there may be.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn grow(&mut self) -> bool {
+        let first = self.len();
+        let end = first.saturating_mul(2).max(FIRST_SLOTS).min(self.capacity);
+        if first >= end || self.free != NONE {
+            return self.free != NONE;
+        }
+        // What was taken since the mark goes on in what is new.
+        let mut last = self.marked;
+        while last != NONE {
+            match self.op(last).link {
+                NONE => {
+                    self.op_mut(last).link = first;
+                    break;
+                }
+                next => last = next,
+            }
+        }
+        if last == NONE {
+            self.marked = first;
+        }
+        self.slots.reserve_exact((end - first) as usize);
+        self.slots.extend((first..end).map(|slot| Op {
+            // Generation 1: no request id is ever zero, which is what the device reports for
+            // writes that consumed no receive.
+            word: 1 << GENERATION | OUTSIDE | u64::from(slot),
+            tag: 0,
+            length: 0,
+            peer: None,
+            memory: None,
+            failure: None,
+            pending: 1,
+            link: if slot + 1 < end { slot + 1 } else { NONE },
+            lane_or_back: NONE,
+            kind: Kind::Put,
+            status: Status::InLane,
+            has_immediate: false,
+            counted: false,
+        }));
+        self.free = first;
+        true
+    }
+
+    /// Puts an operation into a free slot.
     pub(crate) fn insert(
         &mut self,
         kind: Kind,
         status: Status,
         peer: Option<PeerId>,
         tag: u64,
-        length: u64,
-        memory: Option<M>,
-        link: u32,
-    ) -> Option<OperationId> {
-        let slot = self.free;
-        let Some(op) = self.slots.get_mut(slot as usize) else {
-            return self.grow(kind, status, peer, tag, length, memory, link);
-        };
-        self.free = op.link;
-        self.live += 1;
-        op.link = link;
-        op.tag = tag;
-        op.length = length;
-        op.peer = peer;
-        // A free slot owns nothing, so there is nothing to drop: say so.
-        std::mem::forget(std::mem::replace(&mut op.memory, memory));
-        op.pending = 1;
-        op.kind = kind;
-        op.status = status;
-        Some(OperationId(op.id))
-    }
-
-    #[cold]
-    #[inline(never)]
-    #[allow(clippy::too_many_arguments)]
-    fn grow(
-        &mut self,
-        kind: Kind,
-        status: Status,
-        peer: Option<PeerId>,
-        tag: u64,
-        length: u64,
-        memory: Option<M>,
-        link: u32,
-    ) -> Option<OperationId> {
-        let slot = self.slots.len() as u32;
-        if slot >= self.capacity {
+        pending: u32,
+    ) -> Option<&mut Op<M>> {
+        self.mark();
+        if self.free == NONE && !self.grow() {
             return None;
         }
-        // Generation 1: no request id is ever zero, which is what the device reports for
-        // writes that consumed no receive.
-        let id = (1 << SLOT_BITS) | u64::from(slot);
-        self.slots.push(Op {
-            id,
-            tag,
-            length,
-            peer,
-            memory,
-            failure: None,
-            pending: 1,
-            link,
-            back: NONE,
-            kind,
-            status,
-            has_immediate: false,
-        });
         self.live += 1;
-        Some(OperationId(id))
+        let op = self.next()?;
+        op.set_status(status);
+        (op.kind, op.peer, op.tag) = (kind, peer, tag);
+        (op.pending, op.length, op.link) = (pending, 0, NONE);
+        (op.has_immediate, op.counted) = (false, false);
+        Some(op)
     }
 
     /// Makes a slot free. What it owned must be gone already.
@@ -278,13 +400,46 @@ impl<M> Table<M> {
         let free = self.free;
         if let Some(op) = self.slots.get_mut(slot as usize) {
             debug_assert!(op.memory.is_none() && op.failure.is_none());
-            // Wraps after 2^44 uses of one slot.
-            op.id = op.id.wrapping_add(1 << SLOT_BITS);
-            op.status = Status::Free;
+            op.end();
+            op.pending = 1;
             op.link = free;
             self.free = slot;
             self.live -= 1;
         }
+    }
+
+    /// Ends the operation in a lane that has this id and has succeeded: what completions of a busy
+    /// program are. All others are for [`awaited`](Self::awaited). Returns its lane as well, and a
+    /// completion that lacks the peer.
+    ///
+    /// The caller says how many it ended by [`forget`](Self::forget).
+    #[inline(always)]
+    pub(crate) fn end(&mut self, wr_id: u64) -> Option<(u32, Completion)> {
+        let (free, slot) = (self.free, (wr_id & SLOT_MASK) as u32);
+        let op = self.slots.get_mut(slot as usize)?;
+        if op.word != wr_id {
+            return None;
+        }
+        let completion = Completion {
+            operation: OperationId(wr_id),
+            tag: op.tag,
+            peer: None,
+            kind: op.kind,
+            bytes: op.length,
+            immediate: None,
+            result: Ok(()),
+        };
+        // As `Op::end`, of one whose word and status are known.
+        op.word = wr_id.wrapping_add(OUTSIDE + (1 << GENERATION));
+        op.link = free;
+        self.free = slot;
+        Some((op.lane_or_back, completion))
+    }
+
+    /// Operations that [`end`](Self::end) ended don't live any more.
+    #[inline(always)]
+    pub(crate) fn forget(&mut self, count: u32) {
+        self.live -= count;
     }
 
     /// The slot that a request id names, if that operation still lives.
@@ -293,7 +448,7 @@ impl<M> Table<M> {
         let slot = (wr_id & SLOT_MASK) as u32;
         let op = self.slots.get_mut(slot as usize)?;
         // One comparison of slot and generation; the bits above are the request's index.
-        if (op.id ^ wr_id) & KEY_MASK != 0 || op.status == Status::Free {
+        if (op.word ^ wr_id) & KEY_MASK & !OUTSIDE != 0 || op.status() == Status::Free {
             return None;
         }
         Some((slot, op))
@@ -306,25 +461,16 @@ impl<M> Table<M> {
         self.resolve(wr_id).filter(|(_, op)| op.pending > 0)
     }
 
-    /// The operation of one request that this id is exactly of: what completions of a busy
-    /// program are. All others are for [`resolve`](Self::resolve).
-    #[inline(always)]
-    pub(crate) fn single(&mut self, wr_id: u64) -> Option<(u32, &mut Op<M>)> {
-        let slot = (wr_id & SLOT_MASK) as u32;
-        let op = self.slots.get_mut(slot as usize)?;
-        (op.id == wr_id && op.status == Status::Posted).then_some((slot, op))
-    }
-
     /// The slot of a live operation.
     #[inline]
     pub(crate) fn find(&self, id: OperationId) -> Option<u32> {
         let op = self.slots.get(id.slot() as usize)?;
-        (op.id == id.0 && op.status != Status::Free).then_some(id.slot())
+        (op.id() == id && op.status() != Status::Free).then_some(id.slot())
     }
 
     #[inline]
     pub(crate) fn id(&self, slot: u32) -> OperationId {
-        OperationId(self.slots[slot as usize].id)
+        self.slots[slot as usize].id()
     }
 
     #[inline]
@@ -337,7 +483,12 @@ impl<M> Table<M> {
         &mut self.slots[slot as usize]
     }
 
-    /// Slots ever used.
+    /// All slots, free ones too.
+    pub(crate) fn slots(&self) -> &[Op<M>] {
+        &self.slots
+    }
+
+    /// Slots that there are.
     pub(crate) fn len(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -361,9 +512,9 @@ impl<M> Table<M> {
     pub(crate) fn park(&mut self, slot: u32) {
         let tail = self.parked_tail;
         let op = self.op_mut(slot);
-        op.status = Status::Parked;
+        op.set_status(Status::Parked);
         op.link = NONE;
-        op.back = tail;
+        op.lane_or_back = tail;
         if tail == NONE {
             self.parked_head = slot;
         } else {
@@ -377,8 +528,8 @@ impl<M> Table<M> {
     pub(crate) fn unpark(&mut self, slot: u32) {
         let (back, link) = {
             let op = self.op(slot);
-            debug_assert_eq!(op.status, Status::Parked);
-            (op.back, op.link)
+            debug_assert_eq!(op.status(), Status::Parked);
+            (op.lane_or_back, op.link)
         };
         if back == NONE {
             self.parked_head = link;
@@ -388,7 +539,7 @@ impl<M> Table<M> {
         if link == NONE {
             self.parked_tail = back;
         } else {
-            self.op_mut(link).back = back;
+            self.op_mut(link).lane_or_back = back;
         }
         self.parked -= 1;
     }
@@ -420,8 +571,8 @@ mod tests {
 
     fn insert(table: &mut Table<u32>, tag: u64) -> Option<u32> {
         let peer = Some(PeerId::new(0, 1));
-        let id = table.insert(Kind::Put, Status::Posted, peer, tag, 0, None, NONE)?;
-        Some(id.slot())
+        let op = table.insert(Kind::Put, Status::Posted, peer, tag, 1)?;
+        Some(op.id().slot())
     }
 
     fn finish(table: &mut Table<u32>, slot: u32) {
@@ -471,7 +622,7 @@ mod tests {
         #[test]
         fn the_index_comes_back_from_the_id(position in 1u64.., back in 0u64..(1 << INDEX_BITS)) {
             let index = (position - 1).saturating_sub(back);
-            let id = OperationId((7 << SLOT_BITS) | 3);
+            let id = OperationId((7 << GENERATION) | 3);
             prop_assert_eq!(request_index(id.request(index), position), index);
         }
 

@@ -14,12 +14,15 @@ use crate::ops::NONE;
 pub struct PeerId(NonZeroU64);
 
 impl PeerId {
+    /// Nobody's name: there are not that many entries.
+    pub(crate) const NOBODY: Self = Self(NonZeroU64::MAX);
+
     /// One word, so that it is passed, stored and compared as one. A generation is never 0.
     #[inline]
     pub(crate) const fn new(index: u32, generation: u32) -> Self {
         match NonZeroU64::new((generation as u64) << 32 | index as u64) {
             Some(word) => Self(word),
-            None => Self(NonZeroU64::MAX),
+            None => Self::NOBODY,
         }
     }
 
@@ -29,8 +32,13 @@ impl PeerId {
     }
 
     #[inline]
-    pub(crate) const fn generation(self) -> u32 {
+    const fn generation(self) -> u32 {
         (self.0.get() >> 32) as u32
+    }
+
+    /// The next name of the same entry.
+    fn after(self) -> Self {
+        Self::new(self.index(), self.generation().wrapping_add(1).max(1))
     }
 }
 
@@ -68,23 +76,28 @@ pub enum Gone {
     Rebuilt,
 }
 
-/// The generation after this one; never 0.
-#[inline]
-fn after(generation: u32) -> u32 {
-    generation.wrapping_add(1).max(1)
-}
-
 /// One peer. `A` is the address handle.
+///
+/// The two counters are not side by side, or the compiler adds to both at once, by six instructions
+/// instead of two.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Peer<A> {
     pub(crate) handle: Option<A>,
     pub(crate) address: EndpointAddress,
-    pub(crate) generation: u32,
-    /// Operations whose requests may name the handle. In a free entry: the next one.
-    pub(crate) in_flight: u32,
+    /// Operations and bytes: those that have succeeded, and those under way that say so
+    /// ([`Op::counted`](crate::ops::Op)).
     pub(crate) operations: u64,
+    /// Which life of the peer this is; 0 where it did not say.
+    pub(crate) incarnation: u64,
     pub(crate) bytes: u64,
+    /// Of the name by which it can be used: nobody has that before the peer can be, or after it is
+    /// gone.
+    generation: u32,
     pub(crate) failures: u32,
+    /// The lane that was last opened for it. Once it is gone: operations under way, whose requests may
+    /// name the handle. In a free entry: the next one.
+    lane_or_count: u32,
     /// Index of what it has granted us.
     pub(crate) grant: u32,
     /// The slot of our table that says what we have taken of it.
@@ -96,8 +109,6 @@ pub(crate) struct Peer<A> {
     pub(crate) installs: u8,
     /// What its endpoint can do, if it said so: see [`Peer::KNOWN`].
     pub(crate) capabilities: u8,
-    /// Which life of the peer this is; 0 where it did not say.
-    pub(crate) incarnation: u64,
 }
 
 /// What a new peer is.
@@ -111,6 +122,11 @@ pub(crate) struct NewPeer<A> {
 }
 
 impl<A> Peer<A> {
+    /// The lane that was last opened for a connected peer.
+    pub(crate) fn lane(&mut self) -> &mut u32 {
+        &mut self.lane_or_count
+    }
+
     /// The peer said what it can do.
     pub(crate) const KNOWN: u8 = 1 << 7;
     /// It receives writes with immediate data without a posted receive.
@@ -121,10 +137,10 @@ impl<A> Peer<A> {
             handle: None,
             address: EndpointAddress::NOBODY,
             generation: 1,
-            in_flight: 0,
             operations: 0,
             bytes: 0,
             failures: 0,
+            lane_or_count: NONE,
             grant: NONE,
             slot: NONE,
             gone: Some(Gone::Unknown),
@@ -135,15 +151,36 @@ impl<A> Peer<A> {
         }
     }
 
+    /// Whether this is the name by which it can be used.
+    #[inline(always)]
+    fn has(&self, id: PeerId) -> bool {
+        self.generation == id.generation()
+    }
+
+    /// Whether this will be its name, once it can be used.
+    fn is_before(&self, id: PeerId) -> bool {
+        PeerId::new(id.index(), self.generation).after() == id
+    }
+
+    /// Whether the peer of this name is, or was, the last one here.
+    fn is_of(&self, id: PeerId) -> bool {
+        self.has(id) || self.was().is_some() && self.has(id.after())
+    }
+
+    /// Why the entry's last peer is gone, if it is and no other is on its way.
+    fn was(&self) -> Option<Gone> {
+        self.gone.filter(|&why| why != Gone::NotReady)
+    }
+
     fn new(new: NewPeer<A>, generation: u32, gone: Option<Gone>) -> Self {
         Self {
             handle: new.handle,
             address: new.address,
             generation,
-            in_flight: 0,
             operations: 0,
             bytes: 0,
             failures: 0,
+            lane_or_count: NONE,
             grant: NONE,
             slot: NONE,
             gone,
@@ -160,7 +197,7 @@ impl<A> Peer<A> {
 pub(crate) struct Peers<A> {
     entries: Vec<Peer<A>>,
     free: u32,
-    count: u32,
+    connected: u32,
     /// Operations and bytes of peers whose entries were used again.
     past: (u64, u64),
 }
@@ -170,14 +207,14 @@ impl<A> Peers<A> {
         Self {
             entries: Vec::new(),
             free: NONE,
-            count: 0,
+            connected: 0,
             past: (0, 0),
         }
     }
 
     /// Adds a peer that can be used at once.
     pub(crate) fn add(&mut self, new: NewPeer<A>) -> PeerId {
-        self.count += 1;
+        self.connected += 1;
         let index = self.place();
         let generation = self.entries[index as usize].generation;
         self.entries[index as usize] = Peer::new(new, generation, None);
@@ -192,7 +229,7 @@ impl<A> Peers<A> {
         let mut entry = Peer::new(new, generation, Some(Gone::NotReady));
         entry.installs = 1;
         self.entries[index as usize] = entry;
-        PeerId::new(index, after(generation))
+        PeerId::new(index, generation).after()
     }
 
     /// A free entry; its generation counts on.
@@ -200,7 +237,7 @@ impl<A> Peers<A> {
         if let Some(entry) = self.entries.get(self.free as usize) {
             self.past.0 += entry.operations;
             self.past.1 += entry.bytes;
-            return std::mem::replace(&mut self.free, entry.in_flight);
+            return std::mem::replace(&mut self.free, entry.lane_or_count);
         }
         let index = self.entries.len() as u32;
         if self.entries.len() == self.entries.capacity() {
@@ -213,9 +250,9 @@ impl<A> Peers<A> {
 
     /// The entry of a peer that is installed and not active yet.
     pub(crate) fn installed(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
-        self.entries.get_mut(id.index() as usize).filter(|entry| {
-            entry.gone == Some(Gone::NotReady) && after(entry.generation) == id.generation()
-        })
+        self.entries
+            .get_mut(id.index() as usize)
+            .filter(|entry| entry.gone == Some(Gone::NotReady) && entry.is_before(id))
     }
 
     /// Makes an installed peer usable.
@@ -225,7 +262,7 @@ impl<A> Peers<A> {
         };
         entry.generation = id.generation();
         entry.gone = None;
-        self.count += 1;
+        self.connected += 1;
         true
     }
 
@@ -234,11 +271,10 @@ impl<A> Peers<A> {
         let Some(entry) = self.installed(id) else {
             return false;
         };
-        entry.generation = after(id.generation());
+        entry.generation = id.after().generation();
         entry.gone = Some(Gone::Disconnected);
-        if entry.in_flight == 0 {
-            self.retire(id.index());
-        }
+        // Nothing could be begun with it.
+        self.retire(id.index());
         true
     }
 
@@ -246,28 +282,7 @@ impl<A> Peers<A> {
     #[inline]
     pub(crate) fn get(&self, id: PeerId) -> Option<&Peer<A>> {
         let entry = self.entries.get(id.index() as usize)?;
-        (entry.generation == id.generation()).then_some(entry)
-    }
-
-    /// Whether there is such a peer.
-    #[inline(always)]
-    pub(crate) fn knows(&self, id: PeerId) -> bool {
-        self.entries
-            .get(id.index() as usize)
-            .is_some_and(|entry| entry.generation == id.generation())
-    }
-
-    /// An operation to this peer of one request has succeeded.
-    #[inline(always)]
-    pub(crate) fn succeeded(&mut self, index: u32, bytes: u64) {
-        if let Some(entry) = self.entries.get_mut(index as usize) {
-            entry.operations += 1;
-            entry.bytes += bytes;
-            entry.in_flight -= 1;
-            if entry.in_flight == 0 && entry.gone.is_some() {
-                self.retire(index);
-            }
-        }
+        entry.has(id).then_some(entry)
     }
 
     /// Operations and bytes of all peers, past ones too.
@@ -281,7 +296,13 @@ impl<A> Peers<A> {
     #[inline]
     pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
         let entry = self.entries.get_mut(id.index() as usize)?;
-        (entry.generation == id.generation()).then_some(entry)
+        entry.has(id).then_some(entry)
+    }
+
+    /// The name by which the peer of an entry can be used.
+    pub(crate) fn name(&self, index: u32) -> Option<PeerId> {
+        let entry = self.entries.get(index as usize)?;
+        Some(PeerId::new(index, entry.generation))
     }
 
     /// Whether `id` names a connected peer.
@@ -297,8 +318,8 @@ impl<A> Peers<A> {
             return Gone::Unknown;
         };
         match entry.gone {
-            Some(Gone::NotReady) if after(entry.generation) == id.generation() => Gone::NotReady,
-            Some(why) if entry.generation == after(id.generation()) => why,
+            Some(Gone::NotReady) if entry.is_before(id) => Gone::NotReady,
+            Some(why) if entry.has(id.after()) => why,
             _ => Gone::Unknown,
         }
     }
@@ -315,16 +336,39 @@ impl<A> Peers<A> {
         self.entries.get_mut(index as usize)
     }
 
-    /// Ends a connection. The handle stays until no operation needs it.
-    pub(crate) fn remove(&mut self, id: PeerId, why: Gone) -> bool {
+    /// Counts an operation of a peer, which may be gone.
+    pub(crate) fn count(&mut self, id: PeerId, bytes: u64) {
+        let (operations, total) = self.counts(id);
+        *operations += 1;
+        *total += bytes;
+    }
+
+    /// Takes that back.
+    pub(crate) fn uncount(&mut self, id: PeerId, bytes: u64) {
+        let (operations, total) = self.counts(id);
+        *operations -= 1;
+        *total -= bytes;
+    }
+
+    /// An entry counts for its last peer until it is used again.
+    fn counts(&mut self, id: PeerId) -> (&mut u64, &mut u64) {
+        match self.entries.get_mut(id.index() as usize) {
+            Some(entry) if entry.is_of(id) => (&mut entry.operations, &mut entry.bytes),
+            _ => (&mut self.past.0, &mut self.past.1),
+        }
+    }
+
+    /// Ends a connection. The handle stays until so many operations have
+    /// [`ended`](Self::operation_ended).
+    pub(crate) fn remove(&mut self, id: PeerId, why: Gone, under_way: u32) -> bool {
         let Some(entry) = self.get_mut(id) else {
             return false;
         };
-        entry.generation = after(entry.generation);
+        entry.generation = id.after().generation();
         entry.gone = Some(why);
-        let idle = entry.in_flight == 0;
-        self.count -= 1;
-        if idle {
+        entry.lane_or_count = under_way;
+        self.connected -= 1;
+        if under_way == 0 {
             self.retire(id.index());
         }
         true
@@ -332,11 +376,14 @@ impl<A> Peers<A> {
 
     /// An operation to this peer has nothing with the device any more.
     #[inline]
-    pub(crate) fn operation_ended(&mut self, index: u32) {
-        if let Some(entry) = self.entries.get_mut(index as usize) {
-            entry.in_flight -= 1;
-            if entry.in_flight == 0 && entry.gone.is_some() {
-                self.retire(index);
+    pub(crate) fn operation_ended(&mut self, id: PeerId) {
+        if let Some(entry) = self.entries.get_mut(id.index() as usize)
+            && !entry.has(id)
+        {
+            // It is gone, and its entry waits for this one among others.
+            entry.lane_or_count -= 1;
+            if entry.lane_or_count == 0 {
+                self.retire(id.index());
             }
         }
     }
@@ -345,13 +392,13 @@ impl<A> Peers<A> {
     fn retire(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         entry.handle = None;
-        entry.in_flight = self.free;
+        entry.lane_or_count = self.free;
         self.free = index;
     }
 
     /// Connected peers.
-    pub(crate) fn count(&self) -> u32 {
-        self.count
+    pub(crate) fn connected(&self) -> u32 {
+        self.connected
     }
 
     /// Connected peers and their entries.
@@ -400,7 +447,7 @@ mod tests {
         let third = peers.add(peer(3, None));
         assert_eq!(third.index(), other.index());
         assert!(peers.get(other).is_none());
-        assert_eq!(peers.count(), 2);
+        assert_eq!(peers.connected(), 2);
     }
 
     #[test]
@@ -408,42 +455,43 @@ mod tests {
         let mut peers = Peers::new();
         let handle = Rc::new(());
         let id = peers.add(peer(1, Some(handle.clone())));
-        peers.get_mut(id).unwrap().in_flight = 2;
-        assert!(peers.remove(id, Gone::Disconnected));
+        assert!(peers.remove(id, Gone::Disconnected, 2));
         assert!(peers.get(id).is_none());
         assert_eq!(peers.gone(id), Gone::Disconnected);
-        peers.operation_ended(id.index());
+        peers.operation_ended(id);
         assert_eq!(Rc::strong_count(&handle), 2);
-        peers.operation_ended(id.index());
+        peers.operation_ended(id);
         assert_eq!(Rc::strong_count(&handle), 1);
     }
 
     #[test]
-    fn a_peer_forgotten_with_an_operation_under_way_keeps_its_handle() {
-        let mut peers = Peers::new();
-        let handle = Rc::new(());
-        let id = peers.install(peer(1, Some(handle.clone())));
-        peers.entry_mut(id.index()).unwrap().in_flight = 1;
-        assert!(peers.forget(id));
-        assert_eq!(Rc::strong_count(&handle), 2);
-        assert_ne!(peers.add(peer(2, None)).index(), id.index());
-        peers.operation_ended(id.index());
-        assert_eq!(Rc::strong_count(&handle), 1);
-        assert_eq!(peers.add(peer(3, None)).index(), id.index());
+    fn what_is_counted_for_a_peer_that_is_gone_is_not_the_next_ones() {
+        let mut peers: Peers<()> = Peers::new();
+        let old = peers.add(peer(1, None));
+        peers.count(old, 10);
+        peers.count(old, 5);
+        assert!(peers.remove(old, Gone::Disconnected, 0));
+        peers.uncount(old, 5);
+        let new = peers.add(peer(2, None));
+        assert_eq!(new.index(), old.index());
+        peers.count(old, 7);
+        peers.count(new, 1);
+        assert_eq!(peers.get(new).unwrap().operations, 1);
+        assert_eq!(peers.totals(), (3, 18));
     }
 
     #[test]
     fn a_stale_name_never_reaches_the_next_peer() {
         let mut peers: Peers<()> = Peers::new();
         let old = peers.add(peer(1, None));
-        peers.remove(old, Gone::Restarted);
+        peers.remove(old, Gone::Restarted, 0);
         assert_eq!(peers.gone(old), Gone::Restarted);
         let new = peers.add(peer(2, None));
         assert_eq!(new.index(), old.index());
         assert!(peers.get(old).is_none());
         assert_eq!(peers.get(new).unwrap().address, address(2));
-        assert!(!peers.remove(old, Gone::Disconnected));
-        assert_eq!(peers.count(), 1);
+        assert!(!peers.remove(old, Gone::Disconnected, 0));
+        assert_eq!(peers.connected(), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use efa_verbs::{Access, Buffer, MemoryRegion};
 
 use crate::domain::Domain;
 use crate::error::{Error, Result};
+use crate::lanes::Memory;
 use crate::remote::RemoteRegion;
 
 /// Memory that the device can reach.
@@ -116,6 +117,12 @@ impl Region {
     #[inline]
     pub fn rkey(&self) -> u32 {
         self.0.rkey
+    }
+
+    /// What tells the region from others for as long as it lives.
+    #[inline(always)]
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 
     /// Whether this is the only handle, so that no operation uses it.
@@ -234,6 +241,13 @@ impl Region {
     }
 }
 
+impl Memory for Region {
+    #[inline]
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region")
@@ -294,6 +308,21 @@ impl<'a> LocalSlice<'a> {
             offset: self.offset + range.start,
             length: range.end - range.start,
         })
+    }
+
+    /// What it consists of: region, offset, length.
+    #[inline(always)]
+    pub(crate) fn parts(self) -> (&'a Region, u64, u64) {
+        (self.region, self.offset, self.length)
+    }
+
+    /// The slice of these parts, which were one's.
+    pub(crate) fn of_parts(region: &'a Region, offset: u64, length: u64) -> Self {
+        Self {
+            region,
+            offset,
+            length,
+        }
     }
 
     /// Address of the first byte. Within the region, so the sum can't overflow.

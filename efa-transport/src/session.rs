@@ -3,10 +3,11 @@
 //! # Why it is sound
 //!
 //! What a request names must outlive its completion: the local region, and the address
-//! handle. [`Core`] owns the queue pair and the [`Flow`] whose table keeps both. A request
-//! is pushed only after the flow has accepted its operation, and thereby taken a clone of
-//! the region and counted the operation in its peer. The flow lets go of them when the
-//! completion has been polled ([`Flow::complete`]), when a session was not posted
+//! handle. [`Core`] owns the queue pair and the [`Flow`], which keeps both. A request is
+//! pushed only after the flow has accepted its operation: that has a clone of the region, its
+//! own or its [lane](crate::lanes)'s, and the name of a peer, whose handle stays as long as
+//! operations with it are under way. The flow lets go of them when the completion has been
+//! polled ([`Flow::end`], [`Flow::complete`]), when a session was not posted
 //! ([`Flow::undo`], [`Flow::roll_back`]), or after the queue pair was destroyed
 //! ([`Flow::fail_all`]); and `Core` declares the queue pair before the flow, so dropping it
 //! destroys them in that order. Leaking a `Core` leaks all of it together.
@@ -18,18 +19,23 @@
 //!
 //! # What the fast path does
 //!
-//! [`Session::write`] checks lengths and domain, takes a credit and a slot, clones the
-//! region's `Arc`, and makes the three calls of the verbs API with entry points that were
-//! resolved when the queue pair was made. It allocates nothing, locks nothing beyond what
-//! libefa locks, looks nothing up in a map, and logs nothing.
+//! [`Session::write`] compares lengths, peer and region with those of the last request, takes a
+//! credit and a slot, and makes the three calls of the verbs API with entry points that were
+//! resolved when the queue pair was made. Only where peer or region are others does it look
+//! them up, check them, and take another lane ([`Session::turn`]). A completion finds its slot
+//! by its id and gives slot and credit back; its lane counts once for all completions in a
+//! row. Nothing here allocates, locks beyond what libefa locks, touches a shared
+//! count per request, looks anything up in a map, or logs. What is rare is in functions of its
+//! own, which take numbers, not references: what has an address can't stay in a register.
 
 use std::fmt;
+use std::mem;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use efa_verbs::{
-    Operations, QueuePair, ReceiveRequest, RecvCompletion, RemoteMemory, SendCompletion, Sge,
-    TakeSend,
+    Destination, Operations, QueuePair, ReceiveRequest, RecvCompletion, RemoteMemory,
+    SendCompletion, Sge, TakeSend,
 };
 
 use crate::address::Gid;
@@ -37,7 +43,7 @@ use crate::credit::Credits;
 use crate::domain::Handle;
 use crate::error::{Blocked, Error, ReceiveError, Result};
 use crate::failure::FailureKind;
-use crate::flow::{Flow, Refused, Request, Sink};
+use crate::flow::{Flow, Refused, Request, Run, Sink};
 use crate::grant::{SLOT, Slots};
 use crate::ops::{Completion, Kind, NONE, OperationId, RECEIVE};
 use crate::peers::{Peer, PeerId};
@@ -45,8 +51,10 @@ use crate::pool::{Arrived, Body, Pool};
 use crate::region::{LocalSlice, Region};
 use crate::remote::RemoteRegion;
 
-/// Completions taken from the device at a time.
+/// Receive completions taken from the device at a time.
 const BATCH: usize = 32;
+/// Completions of requests taken from the device in one round.
+const ROUND: usize = 256;
 /// Receives posted at a time.
 const RECEIVES: usize = 16;
 /// Marks the id of a receive of the pool.
@@ -266,7 +274,7 @@ impl Core {
     /// operations.
     pub(crate) fn replace_pair(&mut self, pair: QueuePair, credits: Credits) {
         // The old one is destroyed here, before anything that its requests name.
-        let old = std::mem::replace(&mut self.pair, pair);
+        let old = mem::replace(&mut self.pair, pair);
         let number = old.number();
         let destroyed = old.destroy();
         self.posted_receives = 0;
@@ -300,28 +308,36 @@ impl Core {
     // ---- posting --------------------------------------------------------------------
 
     /// Runs `build` with an open session and posts what it wrote, all or nothing.
-    #[inline]
+    ///
+    /// Inlined, so that what `build` captures needs no memory.
+    #[inline(always)]
     pub(crate) fn post<R, E: From<Error>>(
         &mut self,
         rules: &Rules,
         build: impl FnOnce(&mut Session<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.pair.session_start().map_err(Error::Verbs)?;
+        if let Err(error) = self.pair.session_start() {
+            return Err(Error::Verbs(error).into());
+        }
+        self.flow.open();
         let mut guard = Guard {
             session: Session {
                 credits: self.flow.credits.free(),
+                write_end: rules.write_end,
                 pair: &mut self.pair,
                 flow: &mut self.flow,
                 rules,
-                write_end: rules.write_end,
-                read_end: rules.read_end,
-                domain: rules.domain,
-                chain: NONE,
+                run: Run::NONE,
+                memory: 0,
+                to: Destination::NOWHERE,
             },
         };
         // An error or a panic drops the guard, which aborts.
         let result = build(&mut guard.session)?;
-        guard.finish()?;
+        if let Err(error) = guard.finish() {
+            return Err(error.into());
+        }
+        mem::forget(guard);
         Ok(result)
     }
 
@@ -368,16 +384,44 @@ impl Core {
 
     // ---- completions ----------------------------------------------------------------
 
-    /// Takes a batch of completions of our requests. Returns how many there were.
+    /// Takes a round of completions of our requests, and gives the operations that they end to
+    /// `take`. Returns how many.
     #[inline(always)]
-    pub(crate) fn poll_send(&mut self, out: Option<&mut Vec<Completion>>) -> Result<usize> {
-        let flow = &mut self.flow;
-        Ok(self
-            .pair
-            .poll_send_into(BATCH, &mut Completing { flow, out })?)
+    pub(crate) fn poll_send(&mut self, take: impl FnMut(Completion)) -> Result<usize> {
+        let most = self.awaited();
+        if most == 0 {
+            return Ok(0);
+        }
+        let mut completing = Completing {
+            flow: &mut self.flow,
+            lane: NONE,
+            peer: None,
+            ended: 0,
+            others: 0,
+            others_ended: 0,
+            take,
+        };
+        match self.pair.poll_send_into(most, &mut completing) {
+            Ok(count) => Ok(count - completing.others + completing.others_ended),
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// The most that one batch holds.
+    /// The same, but the operations' completions are kept. Returns how many requests there were.
+    pub(crate) fn poll_send_parking(&mut self) -> Result<usize> {
+        let most = self.awaited();
+        let flow = &mut self.flow;
+        Ok(self.pair.poll_send_into(most, &mut Parking { flow })?)
+    }
+
+    /// Completions to ask for: all that are outstanding, up to [`ROUND`], so that a fast device can't
+    /// keep the caller, and no more, since looking in vain costs as much as half a completion.
+    #[inline(always)]
+    fn awaited(&self) -> usize {
+        ROUND.min(self.flow.credits.used() as usize)
+    }
+
+    /// The most that one batch of receive completions holds.
     pub(crate) const BATCH: usize = BATCH;
 
     /// Takes a batch of receive completions and hands each to `take`, with what to note it by.
@@ -577,21 +621,84 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Ends the requests whose completions it is given.
-struct Completing<'a> {
+/// Ends the requests whose completions it is given, and hands on those of their operations.
+struct Completing<'a, F> {
     flow: &'a mut Flow<Region, Handle>,
-    out: Option<&'a mut Vec<Completion>>,
+    /// The lane of the last operation that ended, and its peer.
+    lane: u32,
+    peer: Option<PeerId>,
+    /// How many ended in it.
+    ended: u32,
+    /// Requests whose end was not that of an operation in a lane, and operations that they ended.
+    others: usize,
+    others_ended: usize,
+    take: F,
 }
 
-impl TakeSend for Completing<'_> {
+impl<F> Completing<'_, F> {
+    /// From now on they end in another lane.
+    #[inline(never)]
+    fn turn(&mut self, lane: u32) {
+        self.flow.ended(self.lane, mem::take(&mut self.ended));
+        self.lane = lane;
+        self.peer = self.flow.lane_peer(lane);
+    }
+}
+
+impl<F: FnMut(Completion)> Completing<'_, F> {
+    /// A request that is not all of an operation, or that failed.
+    #[cold]
+    #[inline(never)]
+    fn take_other(&mut self, completion: SendCompletion) {
+        self.others += 1;
+        let mut take = |done| {
+            self.others_ended += 1;
+            (self.take)(done);
+        };
+        self.flow
+            .complete(completion.wr_id, completion.status.0, Some(&mut take));
+    }
+}
+
+impl<F: FnMut(Completion)> TakeSend for Completing<'_, F> {
     #[inline(always)]
     fn take(&mut self, completion: SendCompletion) {
         // What a completed get has written is read by this thread, and by others that it
         // tells, only after this.
         fence(Ordering::Acquire);
-        let out = self.out.as_deref_mut();
+        if completion.status.is_ok()
+            && let Some((lane, mut done)) = self.flow.end(completion.wr_id)
+        {
+            if lane != self.lane {
+                self.turn(lane);
+            }
+            self.ended += 1;
+            done.peer = self.peer;
+            (self.take)(done);
+        } else {
+            self.take_other(completion);
+        }
+    }
+}
+
+impl<F> Drop for Completing<'_, F> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.flow.ended(self.lane, self.ended);
+    }
+}
+
+/// Ends the requests whose completions it is given, and keeps those of their operations.
+struct Parking<'a> {
+    flow: &'a mut Flow<Region, Handle>,
+}
+
+impl TakeSend for Parking<'_> {
+    #[inline]
+    fn take(&mut self, completion: SendCompletion) {
+        fence(Ordering::Acquire);
         self.flow
-            .complete(completion.wr_id, completion.status.0, out);
+            .complete(completion.wr_id, completion.status.0, None);
     }
 }
 
@@ -610,6 +717,7 @@ fn refusal(flow: &Flow<Region, Handle>, refused: Refused, peer: Option<PeerId>) 
             peer: peer.unwrap_or(PeerId::new(0, u32::MAX)),
             reason,
         },
+        Refused::Local => Error::LocalPeer(peer.unwrap_or(PeerId::new(0, u32::MAX))),
         Refused::Chunk(_) => Error::Overflow,
         Refused::Empty => Error::EmptyList,
     }
@@ -625,14 +733,14 @@ pub struct Session<'a> {
     pair: &'a mut QueuePair,
     flow: &'a mut Flow<Region, Handle>,
     rules: &'a Rules,
-    /// One more than the longest write and read; 0 where there is none.
+    /// A copy of the rules'.
     write_end: u64,
-    read_end: u64,
-    domain: usize,
-    /// The operations of this session, last first, linked through their slots.
-    chain: u32,
     /// Credits when the session began: each request has taken one.
     credits: u32,
+    /// The run of the last operation, the identity of its region (0 without), and where it goes.
+    run: Run,
+    memory: usize,
+    to: Destination,
 }
 
 impl Session<'_> {
@@ -701,16 +809,16 @@ impl Session<'_> {
         };
         let reads = WHAT == READ || WHAT == INQUIRE;
         let (length, room, end) = if reads {
-            (remote.len(), local.len(), self.read_end)
+            (remote.len(), local.len(), self.rules.read_end)
         } else {
             (local.len(), remote.len(), self.write_end)
         };
-        if !local.is_of(self.domain)
-            || length > room
-            || length >= end
-            || reads && !local.is_writable()
-        {
-            return Err(self.wrong(kind, &local, &remote, length));
+        if length > room || length >= end || reads && !local.is_writable() {
+            return Err(self.wrong(kind, local.parts(), remote.parts()));
+        }
+        let same = peer == self.run.peer() && local.region().identity() == self.memory;
+        if !same && !self.turn(peer, Some(local.region())) {
+            return Err(self.not_turned(peer));
         }
         if WHAT == WRITE_IMMEDIATE {
             check_feature(self.flow, self.rules, peer)?;
@@ -718,20 +826,14 @@ impl Session<'_> {
                 return Err(Error::WouldBlock(Blocked::Grant));
             }
         }
-        let (id, to) =
-            match self
-                .flow
-                .begin(kind, peer, tag, length, Some(local.region()), self.chain)
-            {
-                Ok(begun) => begun,
-                Err(refused) => return Err(self.refuse(refused, peer, WHAT == WRITE_IMMEDIATE)),
-            };
-        let Some(handle) = &to.handle else {
-            return Err(self.no_handle(id, peer));
+        let begun = self.flow.begin(&mut self.run, kind, tag, length);
+        let Some(id) = begun else {
+            let (local, remote) = (local.parts(), remote.parts());
+            return self.rdma_refused::<WHAT>(peer, local, remote, immediate, tag);
         };
-        let to = handle
-            .ah()
-            .destination(to.address.queue_pair(), to.address.queue_key());
+        if WHAT == INQUIRE {
+            self.flow.set_aside(id);
+        }
         let target = RemoteMemory {
             addr: remote.addr(),
             rkey: remote.rkey(),
@@ -742,22 +844,84 @@ impl Session<'_> {
             lkey: local.region().lkey(),
         };
         let request = id.only_request();
-        // SAFETY: a session is open for as long as `Session` exists. `begin` has put a clone of
-        // the region into the table and counted the operation in its peer, which keeps the
-        // address handle; both stay until the completion was polled, the session was undone,
-        // or the queue pair is gone (see the module). The region is of the queue pair's
-        // domain, writable where the device writes, and gives out no references.
+        // SAFETY: a session is open for as long as `Session` exists. The operation is in a lane that
+        // has a clone of the region and the name of the peer, whose handle the flow keeps as long;
+        // both stay until the completion was polled, the session was undone, or the queue pair
+        // is gone (see the module). `turn` has found the region to be of the queue pair's domain,
+        // and `self.to` to be the handle's; the region is writable where the device writes, and
+        // gives out no references.
         unsafe {
             match WHAT {
-                WRITE => self.pair.push_write(request, &to, target, source),
-                READ | INQUIRE => self.pair.push_read(request, &to, target, source),
+                WRITE => self.pair.push_write(request, &self.to, target, source),
+                READ | INQUIRE => self.pair.push_read(request, &self.to, target, source),
                 _ => self
                     .pair
-                    .push_write_imm(request, &to, target, source, immediate),
+                    .push_write_imm(request, &self.to, target, source, immediate),
             }
         }
-        self.chain = id.slot();
         Ok(id)
+    }
+
+    /// From now on operations are with this peer, and from or to this region. False where that can't
+    /// be.
+    #[inline(never)]
+    fn turn(&mut self, peer: PeerId, region: Option<&Region>) -> bool {
+        self.end_run();
+        self.memory = 0;
+        if region.is_some_and(|region| !LocalSlice::from(region).is_of(self.rules.domain)) {
+            return false;
+        }
+        let Some((run, entry, handle)) = self.flow.run(peer, region) else {
+            return false;
+        };
+        let address = entry.address;
+        self.to = handle
+            .ah()
+            .destination(address.queue_pair(), address.queue_key());
+        self.run = run;
+        self.memory = region.map_or(0, Region::identity);
+        true
+    }
+
+    /// Why not.
+    #[cold]
+    #[inline(never)]
+    fn not_turned(&mut self, peer: PeerId) -> Error {
+        match self.flow.refusal(peer) {
+            Some(refused) => refusal(self.flow, refused, Some(peer)),
+            None => Error::ForeignRegion,
+        }
+    }
+
+    /// No operation follows in the current run.
+    #[inline(always)]
+    fn end_run(&mut self) {
+        self.flow.run_ended(&mut self.run);
+    }
+
+    /// Why a write or read was not accepted, or another try where there is room now.
+    ///
+    /// It takes both ends in parts since what is passed by address has to be in memory, from the
+    /// beginning of the loop that calls this once in a while.
+    #[cold]
+    #[inline(never)]
+    fn rdma_refused<const WHAT: u8>(
+        &mut self,
+        peer: PeerId,
+        (region, offset, length): (&Region, u64, u64),
+        (addr, room, rkey): (u64, u64, u32),
+        immediate: u32,
+        tag: u64,
+    ) -> Result<OperationId> {
+        let local = LocalSlice::of_parts(region, offset, length);
+        let remote = RemoteRegion::of_parts(addr, room, rkey);
+        if WHAT == WRITE_IMMEDIATE {
+            self.flow.return_grant(peer.index());
+        }
+        match self.flow.refusal(peer) {
+            None => self.rdma::<WHAT>(peer, local, remote, immediate, tag),
+            Some(refused) => Err(refusal(self.flow, refused, Some(peer))),
+        }
     }
 
     /// Adds a read whose end the endpoint, not the program, is told.
@@ -792,23 +956,17 @@ impl Session<'_> {
         if local.len() > self.rules.max_message.into() {
             return Err(self.too_long("a message", local.len(), self.rules.max_message));
         }
-        let (id, to) = match self.flow.begin(
-            kind,
-            peer,
-            tag,
-            local.len(),
-            Some(local.region()),
-            self.chain,
-        ) {
-            Ok(begun) => begun,
-            Err(refused) => return Err(refusal(self.flow, refused, Some(peer))),
+        let same = peer == self.run.peer() && local.region().identity() == self.memory;
+        if !same && !self.turn(peer, Some(local.region())) {
+            return Err(self.not_turned(peer));
+        }
+        let begun = self.flow.begin(&mut self.run, kind, tag, local.len());
+        let Some(id) = begun else {
+            return match self.flow.refusal(peer) {
+                None => self.send(peer, local, immediate, tag),
+                Some(refused) => Err(refusal(self.flow, refused, Some(peer))),
+            };
         };
-        let Some(handle) = &to.handle else {
-            return Err(self.no_handle(id, peer));
-        };
-        let to = handle
-            .ah()
-            .destination(to.address.queue_pair(), to.address.queue_key());
         let source = Sge {
             addr: local.addr(),
             length: local.len() as u32,
@@ -818,11 +976,12 @@ impl Session<'_> {
         // SAFETY: as in `rdma`.
         unsafe {
             match immediate {
-                None => self.pair.push_send(request, &to, source),
-                Some(immediate) => self.pair.push_send_imm(request, &to, source, immediate),
+                None => self.pair.push_send(request, &self.to, source),
+                Some(immediate) => self
+                    .pair
+                    .push_send_imm(request, &self.to, source, immediate),
             }
         }
-        self.chain = id.slot();
         Ok(id)
     }
 
@@ -846,23 +1005,23 @@ impl Session<'_> {
         if length > self.rules.max_inline.into() {
             return Err(self.too_long("an inline message", length, self.rules.max_inline));
         }
-        let (id, to) = match self.flow.begin(kind, peer, tag, length, None, self.chain) {
-            Ok(begun) => begun,
-            Err(refused) => return Err(refusal(self.flow, refused, Some(peer))),
+        let same = peer == self.run.peer() && self.memory == 0;
+        if !same && !self.turn(peer, None) {
+            return Err(self.not_turned(peer));
+        }
+        let begun = self.flow.begin(&mut self.run, kind, tag, length);
+        let Some(id) = begun else {
+            return match self.flow.refusal(peer) {
+                None => self.send_inline(peer, bytes, immediate, tag),
+                Some(refused) => Err(refusal(self.flow, refused, Some(peer))),
+            };
         };
-        let Some(handle) = &to.handle else {
-            return Err(self.no_handle(id, peer));
-        };
-        let to = handle
-            .ah()
-            .destination(to.address.queue_pair(), to.address.queue_key());
         // SAFETY: a session is open; the bytes are copied by the call, and the handle stays as
         // in `rdma`.
         unsafe {
             self.pair
-                .push_send_inline(id.only_request(), &to, bytes, immediate);
+                .push_send_inline(id.only_request(), &self.to, bytes, immediate);
         }
-        self.chain = id.slot();
         Ok(id)
     }
 
@@ -873,7 +1032,7 @@ impl Session<'_> {
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.chain == NONE
+        self.len() == 0
     }
 
     /// Requests that still fit.
@@ -887,16 +1046,21 @@ impl Session<'_> {
     fn wrong(
         &self,
         kind: Kind,
-        local: &LocalSlice<'_>,
-        remote: &RemoteRegion,
-        length: u64,
+        (region, offset, length): (&Region, u64, u64),
+        (addr, room, rkey): (u64, u64, u32),
     ) -> Error {
+        let local = LocalSlice::of_parts(region, offset, length);
+        let remote = RemoteRegion::of_parts(addr, room, rkey);
         if let Err(error) = self.rules.check(kind) {
             return error;
         }
-        if let Err(error) = self.rules.check_pair(kind, local, remote) {
+        if let Err(error) = self.rules.check_pair(kind, &local, &remote) {
             return error;
         }
+        let length = match kind {
+            Kind::Get | Kind::Inquire => remote.len(),
+            _ => local.len(),
+        };
         self.too_long("one request", length, self.rules.max_request)
     }
 
@@ -907,20 +1071,6 @@ impl Session<'_> {
             length,
             limit: limit.into(),
         }
-    }
-
-    #[cold]
-    fn refuse(&mut self, refused: Refused, peer: PeerId, granted: bool) -> Error {
-        if granted {
-            self.flow.return_grant(peer.index());
-        }
-        refusal(self.flow, refused, Some(peer))
-    }
-
-    #[cold]
-    fn no_handle(&mut self, id: OperationId, peer: PeerId) -> Error {
-        self.flow.undo(id.slot());
-        Error::LocalPeer(peer)
     }
 }
 
@@ -971,20 +1121,19 @@ struct Guard<'a> {
 }
 
 impl Guard<'_> {
-    /// Posts the session.
-    #[inline]
-    fn finish(mut self) -> Result<()> {
+    /// Posts the session. Then there is nothing to take back: the guard is to be forgotten.
+    #[inline(always)]
+    fn finish(&mut self) -> Result<()> {
         let session = &mut self.session;
-        if session.is_empty() {
-            return Ok(()); // nothing to post: the drop aborts
+        session.end_run();
+        let count = session.len();
+        if count == 0 {
+            session.pair.session_abort();
+            return Ok(());
         }
         match session.pair.session_complete() {
             Ok(()) => {
-                session.flow.credits.note_depth();
-                session.flow.stats.requests += u64::from(session.len());
-                session.flow.stats.sessions += 1;
-                // Posted: nothing to take back.
-                session.chain = NONE;
+                session.flow.posted(count);
                 Ok(())
             }
             Err(source) => Err(self.failed(source)),
@@ -993,36 +1142,21 @@ impl Guard<'_> {
 
     #[cold]
     fn failed(&self, source: efa_verbs::Error) -> Error {
-        let session = &self.session;
-        let operation = match session.chain {
-            NONE => Kind::Put, // can't be: there is something to post
-            last => session.flow.table.op(last).kind,
-        };
         Error::PostFailed {
-            operation,
-            requests: session.len(),
+            operation: self.session.flow.table.begun_last().unwrap_or(Kind::Put),
+            requests: self.session.len(),
             source,
         }
     }
 }
 
 impl Drop for Guard<'_> {
-    #[inline]
+    #[cold]
     fn drop(&mut self) {
         let session = &mut self.session;
-        if session.pair.session_is_open() {
-            session.pair.session_abort();
-        }
-        while session.chain != NONE {
-            let slot = session.chain;
-            let op = session.flow.table.op(slot);
-            session.chain = op.link;
-            if op.kind == Kind::PutImmediate {
-                let peer = op.entry();
-                session.flow.return_grant(peer);
-            }
-            session.flow.undo(slot);
-        }
+        session.pair.session_abort();
+        session.end_run();
+        session.flow.undo();
     }
 }
 

@@ -1,11 +1,12 @@
 //! Operations: one completion each, of any size, fair to each other.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use anyhow::ensure;
 use efa_tests::{Pair, done, ended, run, under};
-use efa_transport::{Completion, Config, EndpointAddress, Error, Kind, OperationId};
+use efa_transport::{Completion, Config, DataPath, EndpointAddress, Error, Kind, OperationId};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -251,4 +252,100 @@ fn both_directions_at_once_do_not_mix() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn short_operations_share_a_lane_and_each_is_told_of_once() {
+    for path in [DataPath::Libefa, DataPath::Auto] {
+        under("").run(|t| {
+            let config = Config {
+                path,
+                ..Config::default()
+            };
+            let mut pair = Pair::new(t, config)?;
+            let bytes = t.rng().bytes(4096);
+            let (first, second) = (pair.region(&bytes)?, pair.region(&bytes)?);
+            let target = pair.region(&[0; 4096])?;
+            let remote = target.remote()?;
+            let mut told = HashSet::new();
+            for round in 0..50 {
+                let ids: Vec<OperationId> = pair.a.post(|session| {
+                    // Runs of three with either region.
+                    (0..12u64)
+                        .map(|i| {
+                            let region = if i / 3 % 2 == 0 { &first } else { &second };
+                            let part = i * 64..(i + 1) * 64;
+                            session.write(
+                                pair.ab,
+                                region.slice(part.clone())?,
+                                remote.slice(part)?,
+                                round * 12 + i,
+                            )
+                        })
+                        .collect::<Result<_, Error>>()
+                })?;
+                let before = told.len();
+                while told.len() < before + ids.len() {
+                    pair.a.poll_each(|completion| {
+                        assert!(completion.result.is_ok(), "{completion:?}");
+                        assert_eq!((completion.peer, completion.bytes), (Some(pair.ab), 64));
+                        let place = (completion.tag - round * 12) as usize;
+                        assert_eq!(completion.operation, ids[place]);
+                        assert!(told.insert(completion.tag), "told twice: {completion:?}");
+                    })?;
+                }
+            }
+            ensure!(target.to_vec(..768)? == bytes[..768]);
+            let stats = pair.a.peer_stats(pair.ab)?;
+            ensure!(
+                stats.operations == 600 && stats.bytes == 600 * 64 && stats.in_flight == 0,
+                "{stats:?}"
+            );
+            // Nothing of them is left that would keep the memory.
+            ensure!(first.into_buffer().is_ok() && second.into_buffer().is_ok());
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn a_panic_while_completions_are_taken_loses_none_of_the_others() {
+    for path in [DataPath::Libefa, DataPath::Auto] {
+        under("").run(|t| {
+            let config = Config {
+                path,
+                ..Config::default()
+            };
+            let mut pair = Pair::new(t, config)?;
+            let source = pair.region(&[7; 64])?;
+            let target = pair.region(&[0; 64])?;
+            let remote = target.remote()?;
+            pair.a.post(|session| {
+                for tag in 0..8 {
+                    session.write(pair.ab, &source, remote, tag)?;
+                }
+                Ok::<_, Error>(())
+            })?;
+            let (mut told, mut panicked) = (HashSet::new(), false);
+            while told.len() < 8 {
+                let polled = catch_unwind(AssertUnwindSafe(|| {
+                    pair.a.poll_each(|completion| {
+                        assert!(told.insert(completion.tag));
+                        if told.len() == 3 {
+                            // Without the hook's message: this one is on purpose.
+                            resume_unwind(Box::new("enough"));
+                        }
+                    })
+                }));
+                match polled {
+                    Ok(polled) => drop(polled?),
+                    Err(_) => panicked = true,
+                }
+            }
+            ensure!(panicked && pair.a.operations() == 0);
+            ensure!(pair.a.free_depth() == pair.a.depth());
+            ensure!(pair.a.stats().operations == 8 && source.into_buffer().is_ok());
+            Ok(())
+        });
+    }
 }

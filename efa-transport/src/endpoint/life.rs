@@ -120,7 +120,7 @@ impl Endpoint {
         let address = address_of(&self.domain, &pair, &self.config)?;
         let credits = credits(&pair);
         // What has completed, completed: take it before the rest is given up.
-        let _ = self.progress(None);
+        let _ = self.progress();
         self.core.replace_pair(pair, credits);
         self.rules = rules;
         self.local.clear();
@@ -173,7 +173,7 @@ impl Endpoint {
         let deadline = Instant::now().checked_add(patience);
         let drain = |endpoint: &mut Self, deadline: Option<Instant>| {
             while endpoint.is_moving() {
-                match endpoint.progress(None) {
+                match endpoint.progress() {
                     Ok(0) => std::thread::sleep(Duration::from_micros(20)),
                     Ok(_) => {}
                     Err(error) => {

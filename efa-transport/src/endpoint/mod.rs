@@ -304,7 +304,7 @@ impl Endpoint {
 
     /// Connected peers.
     pub fn peer_count(&self) -> u32 {
-        self.core.flow.peers.count()
+        self.core.flow.peers.connected()
     }
 
     /// A peer's address.
@@ -328,15 +328,17 @@ impl Endpoint {
     /// # Errors
     /// [`Error::PeerGone`].
     pub fn peer_stats(&self, peer: PeerId) -> Result<PeerStats> {
-        match self.core.flow.peers.get(peer) {
-            Some(entry) => Ok(PeerStats {
-                operations: entry.operations,
-                bytes: entry.bytes,
-                failed: entry.failures,
-                in_flight: entry.in_flight,
-            }),
-            None => Err(self.gone(peer)),
-        }
+        let flow = &self.core.flow;
+        let Some(entry) = flow.peers.get(peer) else {
+            return Err(self.gone(peer));
+        };
+        let (operations, bytes) = flow.succeeded(peer);
+        Ok(PeerStats {
+            operations,
+            bytes,
+            failed: entry.failures,
+            in_flight: flow.in_flight(peer),
+        })
     }
 
     /// For life-cycle events; nothing on the data path has one.
@@ -395,8 +397,7 @@ impl Endpoint {
     /// The usable peer behind a key.
     fn connected_at(&self, key: u32) -> Option<PeerId> {
         let &index = self.sources.get(&key)?;
-        let entry = self.core.flow.peers.entry(index)?;
-        let id = PeerId::new(index, entry.generation);
+        let id = self.core.flow.peers.name(index)?;
         self.core.flow.peers.is_usable(id).then_some(id)
     }
 
@@ -443,7 +444,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// What `build` returns; [`Error::PostFailed`]; the queue pair is not up.
-    #[inline]
+    #[inline(always)]
     pub fn post<R, E: From<Error>>(
         &mut self,
         build: impl FnOnce(&mut Session<'_>) -> Result<R, E>,
@@ -464,32 +465,66 @@ impl Endpoint {
     /// The device can't be polled. Completions that were taken before are in `out`.
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize> {
-        let before = out.len();
-        self.take_parked(out);
-        self.progress(Some(out))?;
-        self.take_parked(out);
-        Ok(out.len() - before)
+        self.poll_each(|completion| out.push(completion))
     }
 
-    #[inline]
-    fn take_parked(&mut self, out: &mut Vec<Completion>) {
+    /// As [`poll`](Self::poll), but gives each completion to `take` instead of writing it to
+    /// memory: the fastest way to learn of many short operations.
+    ///
+    /// No lock is held while `take` runs. If it panics, completions that it was not given are
+    /// lost, and nothing else.
+    ///
+    /// ```no_run
+    /// # fn f(endpoint: &mut efa_transport::Endpoint) -> Result<(), efa_transport::Error> {
+    /// let (mut bytes, mut failed) = (0, 0);
+    /// endpoint.poll_each(|completion| match completion.result {
+    ///     Ok(()) => bytes += completion.bytes,
+    ///     Err(_) => failed += 1,
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    #[inline(always)]
+    pub fn poll_each(&mut self, mut take: impl FnMut(Completion)) -> Result<usize> {
+        let mut taken = 0;
+        if self.core.flow.table.parked() > 0 {
+            taken += self.take_parked(&mut take);
+        }
+        taken += self.core.poll_send(&mut take)?;
+        if self.has_more_to_do() {
+            self.progress_rest()?;
+            taken += self.take_parked(&mut take);
+        }
+        Ok(taken)
+    }
+
+    #[cold]
+    fn take_parked(&mut self, take: &mut dyn FnMut(Completion)) -> usize {
+        let mut taken = 0;
         while let Some(completion) = self.core.flow.take_parked() {
-            out.push(completion);
+            taken += 1;
+            take(completion);
         }
+        taken
     }
 
-    /// One round of everything. Returns how much happened.
-    #[inline]
-    fn progress(&mut self, mut out: Option<&mut Vec<Completion>>) -> Result<usize> {
+    /// One round of everything, in which completions are kept. Returns how much happened.
+    fn progress(&mut self) -> Result<usize> {
+        let events = self.core.poll_send_parking()?;
+        Ok(events + self.progress_rest()?)
+    }
+
+    /// Whether a round has more to do than to look for completions of requests.
+    #[inline(always)]
+    fn has_more_to_do(&self) -> bool {
+        self.receives || !self.local.is_empty() || self.core.flow.has_more_to_do()
+    }
+
+    /// The part of a round that comes after completions of requests.
+    fn progress_rest(&mut self) -> Result<usize> {
         let mut events = 0;
-        // Bounded, so that a fast device can't keep the caller here.
-        for _ in 0..8 {
-            let count = self.core.poll_send(out.as_deref_mut())?;
-            events += count;
-            if count < Core::BATCH {
-                break;
-            }
-        }
         if self.receives {
             events += self.poll_receives()?;
         }

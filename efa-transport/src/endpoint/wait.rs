@@ -62,7 +62,7 @@ impl Endpoint {
         if let Some(completion) = self.core.flow.take_parked() {
             return Ok(Some(completion));
         }
-        self.progress(None)?;
+        self.progress()?;
         Ok(self.core.flow.take_parked())
     }
 
@@ -123,7 +123,7 @@ impl Endpoint {
         let deadline = timeout.and_then(|timeout| begun.checked_add(timeout));
         let mut idle_since = begun;
         loop {
-            let events = self.progress(None)?;
+            let events = self.progress()?;
             if let Some(result) = done(self)? {
                 return Ok(result);
             }
@@ -229,7 +229,7 @@ impl Endpoint {
         }
         self.core.pair_mut().take_events()?;
         self.core.pair_mut().arm()?;
-        let events = self.progress(None)?;
+        let events = self.progress()?;
         Ok(events == 0 && self.local.is_empty() && self.core.flow.table.parked() == 0)
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::address::{EndpointAddress, Gid};
-use crate::ops::{NONE, RECEIVE};
+use crate::ops::RECEIVE;
 use crate::peers::NewPeer;
 
 /// splitmix64.
@@ -45,8 +45,14 @@ fn new_peer(address: EndpointAddress, handle: Handle) -> NewPeer<Handle> {
     }
 }
 
-type Memory = Rc<u64>;
+type Token = Rc<u64>;
 type Handle = Rc<u32>;
+
+impl Memory for Token {
+    fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(self, other)
+    }
+}
 
 struct Posted {
     wr_id: u64,
@@ -113,7 +119,7 @@ struct Expect {
 
 struct World {
     random: Random,
-    flow: Flow<Memory, Handle>,
+    flow: Flow<Token, Handle>,
     now: Instant,
     depth: u32,
     max_request: u32,
@@ -133,6 +139,10 @@ struct World {
     draining: bool,
     /// What happened, for the comparison of two runs.
     trace: u64,
+    /// What runs have used.
+    lane_memory: Vec<Weak<u64>>,
+    /// Operations that succeeded, and their bytes.
+    succeeded: (u64, u64),
 }
 
 const KEY: u64 = (1 << 40) - 1;
@@ -163,6 +173,8 @@ impl World {
             inquiries: Vec::new(),
             draining: false,
             trace: seed,
+            lane_memory: Vec::new(),
+            succeeded: (0, 0),
         }
     }
 
@@ -302,66 +314,83 @@ impl World {
         }
     }
 
-    /// A session of fast operations, posted or given up.
+    /// A session of fast operations, in runs with one peer and the same memory, posted or given up.
     fn session(&mut self) {
-        let mut slots = Vec::new();
-        let mut posted = Vec::new();
+        let mut posted: Vec<(Posted, Weak<u64>, u64)> = Vec::new();
         let abort = self.random.chance(20);
-        for _ in 0..self.random.below(6) {
+        self.flow.open();
+        for _ in 0..self.random.below(4) {
             let Some(peer) = self.any_peer() else { break };
-            self.tags += 1;
-            let token = Rc::new(self.tags);
+            // Often one of a run that is not over.
+            let known = self.lane_memory.last().and_then(Weak::upgrade);
+            let token = match known {
+                Some(token) if self.random.chance(50) => token,
+                _ => Rc::new(self.tags),
+            };
             let weak = Rc::downgrade(&token);
-            let free = self.flow.credits.free();
-            match self
-                .flow
-                .begin(Kind::Put, peer, self.tags, 5, Some(&token), NONE)
-            {
-                Ok((id, entry)) => {
-                    posted.push(Posted {
-                        wr_id: id.request(0),
-                        op: id.0,
-                        chunk: Chunk {
-                            local: 0,
-                            lkey: 0,
-                            rkey: 0,
-                            remote: 0,
-                            length: 5,
-                        },
-                        immediate: false,
-                        grant: NONE,
-                        handle: Rc::downgrade(entry.handle.as_ref().unwrap()),
-                    });
-                    slots.push(id.slot());
-                    if !abort {
-                        self.expecting(
-                            id,
-                            Expect {
-                                tag: self.tags,
-                                kind: Kind::Put,
-                                total: 5,
-                                landed: vec![],
-                                requests: 0,
-                                wanted: 1,
-                                statuses: vec![],
-                                memory: vec![weak],
-                                cancelled: false,
-                            },
-                        );
-                    }
-                }
-                Err(Refused::QueueFull) => assert_eq!(free, 0),
-                Err(Refused::TableFull) => assert!(!self.flow.table.has_room()),
-                Err(other) => panic!("{other:?}"),
+            self.lane_memory.push(weak.clone());
+            let (mut run, handle) = match self.flow.run(peer, Some(&token)) {
+                Some((run, _, handle)) => (run, Rc::downgrade(handle)),
+                None => panic!("{:?}", self.flow.refusal(peer)),
+            };
+            drop(token);
+            for _ in 0..self.random.below(4) {
+                self.tags += 1;
+                let free = self.flow.credits.free();
+                let begun = match self.flow.begin(&mut run, Kind::Put, self.tags, 5) {
+                    Some(id) => Some(id),
+                    None => match self.flow.refusal(peer) {
+                        None => self.flow.begin(&mut run, Kind::Put, self.tags, 5),
+                        Some(Refused::QueueFull) => {
+                            assert_eq!(free, 0);
+                            None
+                        }
+                        Some(Refused::TableFull) => {
+                            assert!(!self.flow.table.has_room());
+                            None
+                        }
+                        Some(other) => panic!("{other:?}"),
+                    },
+                };
+                let Some(id) = begun else { break };
+                let chunk = Chunk {
+                    local: 0,
+                    lkey: 0,
+                    rkey: 0,
+                    remote: 0,
+                    length: 5,
+                };
+                let request = Posted {
+                    wr_id: id.only_request(),
+                    op: id.0,
+                    chunk,
+                    immediate: false,
+                    grant: NONE,
+                    handle: handle.clone(),
+                };
+                posted.push((request, weak.clone(), self.tags));
             }
+            self.flow.run_ended(&mut run);
         }
         if abort {
-            for slot in slots {
-                self.flow.undo(slot);
-            }
-        } else {
-            self.in_flight.extend(posted);
-            self.flow.credits.note_depth();
+            self.flow.undo();
+            return;
+        }
+        self.flow.posted(posted.len() as u32);
+        for (request, weak, tag) in posted {
+            let expect = Expect {
+                tag,
+                kind: Kind::Put,
+                total: 5,
+                landed: vec![],
+                requests: 0,
+                wanted: 1,
+                statuses: vec![],
+                memory: vec![weak],
+                cancelled: false,
+            };
+            self.expecting(OperationId(request.op), expect);
+            self.in_flight.push(request);
         }
     }
 
@@ -378,7 +407,7 @@ impl World {
             _ => {
                 self.flow.commit();
                 for mut posted in session.0 {
-                    let id = self.flow.table.resolve(posted.wr_id).unwrap().1.id;
+                    let id = self.flow.table.resolve(posted.wr_id).unwrap().1.id().0;
                     posted.op = id;
                     posted.grant = self.serial(posted.grant).unwrap_or(NONE);
                     let expect = self
@@ -439,8 +468,21 @@ impl World {
                     expect.statuses.push(status);
                 }
             }
-            self.flow
-                .complete(posted.wr_id, status, direct.then_some(&mut out));
+            // As the endpoint does: the quick way where there is one, and somebody takes the completion.
+            let quick = (direct && status == 0).then(|| self.flow.end(posted.wr_id));
+            if let Some((lane, mut completion)) = quick.flatten() {
+                completion.peer = self.flow.lane_peer(lane);
+                assert!(completion.peer.is_some());
+                out.push(completion);
+                self.flow.ended(lane, 1);
+            } else {
+                let mut take = |completion| out.push(completion);
+                let take: Option<&mut dyn FnMut(Completion)> = match direct {
+                    true => Some(&mut take),
+                    false => None,
+                };
+                self.flow.complete(posted.wr_id, status, take);
+            }
             // What was still posted before must have been kept alive until here; from
             // here on it may go.
         }
@@ -461,6 +503,8 @@ impl World {
         assert_eq!(completion.kind, expect.kind);
         match completion.result {
             Ok(()) => {
+                self.succeeded.0 += 1;
+                self.succeeded.1 += completion.bytes;
                 assert!(expect.statuses.is_empty());
                 assert_eq!(completion.bytes, expect.total);
                 let mut landed = expect.landed;
@@ -559,10 +603,9 @@ impl World {
                     let at = self.random.below(self.peers.len() as u64) as usize;
                     let peer = self.peers.swap_remove(at);
                     assert!(self.flow.disconnect(peer, Gone::Disconnected));
-                    assert!(matches!(
-                        self.flow.begin(Kind::Put, peer, 0, 0, None, NONE),
-                        Err(Refused::Peer(Gone::Disconnected))
-                    ));
+                    assert!(self.flow.run(peer, None).is_none());
+                    let why = Some(Refused::Peer(Gone::Disconnected));
+                    assert_eq!(self.flow.refusal(peer), why);
                 }
             }
             98 => {
@@ -641,6 +684,11 @@ impl World {
         assert_eq!(self.flow.table.live(), 0);
         assert_eq!(self.flow.credits.used(), 0);
         assert!(!self.flow.has_waiting());
+        let stats = self.flow.snapshot();
+        assert_eq!((stats.operations, stats.bytes), self.succeeded);
+        for &peer in &self.peers {
+            assert_eq!(self.flow.in_flight(peer), 0);
+        }
         for memory in self.memory.values().flatten() {
             assert!(memory.upgrade().is_none(), "memory was never released");
         }
@@ -706,7 +754,7 @@ impl Sink<Handle> for Count {
     }
 }
 
-fn piece(length: u64) -> Piece<Memory> {
+fn piece(length: u64) -> Piece<Token> {
     Piece {
         memory: Rc::new(0),
         local: 0,
@@ -717,7 +765,7 @@ fn piece(length: u64) -> Piece<Memory> {
     }
 }
 
-fn busy(depth: u32, quantum: u32, peers: u32) -> (Flow<Memory, Handle>, Vec<PeerId>) {
+fn busy(depth: u32, quantum: u32, peers: u32) -> (Flow<Token, Handle>, Vec<PeerId>) {
     let mut flow = Flow::new(Credits::new(depth, depth), 100_000, 1 << 20, quantum);
     let peers = (0..peers)
         .map(|n| {
@@ -733,8 +781,13 @@ fn a_completion_that_comes_twice_ends_nothing_twice() {
     let (mut flow, peers) = busy(4, 4, 1);
     let memory = piece(8).memory;
     let begin = |flow: &mut Flow<_, _>, tag| {
-        let begun = flow.begin(Kind::Put, peers[0], tag, 8, Some(&memory), NONE);
-        begun.unwrap().0.only_request()
+        assert!(flow.refusal(peers[0]).is_none());
+        flow.open();
+        let (mut run, ..) = flow.run(peers[0], Some(&memory)).unwrap();
+        let id = flow.begin(&mut run, Kind::Put, tag, 8).unwrap();
+        flow.run_ended(&mut run);
+        flow.posted(1);
+        id.only_request()
     };
     let other = begin(&mut flow, 0);
     for status in [0, 7] {
@@ -742,16 +795,27 @@ fn a_completion_that_comes_twice_ends_nothing_twice() {
         // The completion waits to be taken: the slot is not free yet.
         flow.complete(request, status, None);
         flow.complete(request, status, None);
-        flow.complete(request, 0, Some(&mut Vec::new()));
+        assert!(flow.end(request).is_none());
+        flow.complete(request, 0, Some(&mut |_| panic!("it ended before")));
     }
     let receive = flow.begin_receive(2, 8, &memory).unwrap();
     assert!(flow.received(receive.request(0), 0, 8, Some(peers[0]), None));
     assert!(!flow.received(receive.request(0), 0, 8, Some(peers[0]), None));
     assert_eq!(flow.stats.stale_completions, 5);
     assert_eq!(flow.credits.used(), 1);
-    assert_eq!(flow.peers.get(peers[0]).unwrap().in_flight, 1);
+    assert_eq!(flow.in_flight(peers[0]), 1);
+    assert_eq!(flow.succeeded(peers[0]), (1, 8));
     flow.complete(other, 0, None);
-    assert_eq!(flow.peers.get(peers[0]).unwrap().in_flight, 0);
+    assert_eq!(flow.in_flight(peers[0]), 0);
+    assert_eq!(flow.succeeded(peers[0]), (2, 16));
+    // And where the slot is free again, and used again.
+    let request = begin(&mut flow, 3);
+    let (lane, _) = flow.end(request).unwrap();
+    flow.ended(lane, 1);
+    begin(&mut flow, 4);
+    assert!(flow.end(request).is_none());
+    flow.complete(request, 0, None);
+    assert_eq!(flow.stats.stale_completions, 6);
     assert_eq!(std::iter::from_fn(|| flow.take_parked()).count(), 4);
 }
 
@@ -865,17 +929,17 @@ fn a_foreign_id_finds_no_operation() {
     assert_eq!(flow.stats.stale_completions, 1);
 }
 
-fn table_of(peer: u32, flow: &mut Flow<Memory, Handle>) {
+fn table_of(peer: u32, flow: &mut Flow<Token, Handle>) {
     table_of_limit(peer, flow, 1);
 }
 
-fn table_of_limit(peer: u32, flow: &mut Flow<Memory, Handle>, limit: u32) {
+fn table_of_limit(peer: u32, flow: &mut Flow<Token, Handle>, limit: u32) {
     let table = crate::remote::RemoteRegion::new(4096, 64, 9).unwrap();
     flow.set_grant(peer, limit, table);
 }
 
 /// Puts with an immediate each, to a peer that grants one at a time.
-fn starving(count: u64) -> (Flow<Memory, Handle>, PeerId, Vec<OperationId>) {
+fn starving(count: u64) -> (Flow<Token, Handle>, PeerId, Vec<OperationId>) {
     let (mut flow, peers) = busy(16, 4, 1);
     table_of(peers[0].index(), &mut flow);
     let ids = (0..count)

@@ -9,7 +9,7 @@ use efa_transport::{
 };
 use efa_verbs::{
     Access, Buffer, DEFAULT_QUEUE_KEY, DataPath, Destination, MemoryRegion, Operations, QueuePair,
-    QueuePairConfig, RemoteMemory, SendCompletion, Sge,
+    QueuePairConfig, RemoteMemory, SendCompletion, Sge, TakeSend,
 };
 
 use crate::DEPTH;
@@ -113,15 +113,23 @@ impl Session {
 
     #[inline(always)]
     fn poll_batch(&mut self, most: u32) -> efa_verbs::Result<u32> {
-        let mut sum = self.sum;
-        let count = self.pair.poll_send_each(most as usize, |completion| {
-            if !completion.status.is_ok() {
-                failed(completion);
-            }
-            sum ^= completion.wr_id;
-        })?;
-        self.sum = sum;
+        let mut sum = Sum(self.sum);
+        let count = self.pair.poll_send_into(most as usize, &mut sum)?;
+        self.sum = sum.0;
         Ok(count as u32)
+    }
+}
+
+/// What the C program does with completions: checks them, and looks at their ids.
+struct Sum(u64);
+
+impl TakeSend for Sum {
+    #[inline(always)]
+    fn take(&mut self, completion: SendCompletion) {
+        if !completion.status.is_ok() {
+            failed(completion);
+        }
+        self.0 ^= completion.wr_id;
     }
 }
 
@@ -188,7 +196,6 @@ pub struct Put {
     piece: RemoteRegion,
     size: u32,
     batch: u32,
-    found: Vec<Completion>,
     sum: u64,
     bytes_per_peer: u64,
 }
@@ -231,7 +238,6 @@ impl Put {
             endpoint,
             size: 8,
             batch: 1,
-            found: Vec::with_capacity(DEPTH as usize),
             sum: 0,
             bytes_per_peer,
         })
@@ -241,7 +247,7 @@ impl Put {
     fn post_batch(&mut self) -> efa_transport::Result<()> {
         let (peer, batch, remote) = (self.peer, u64::from(self.batch), self.piece);
         let local = self.region.slice(..u64::from(self.size))?;
-        self.endpoint.post(|session| {
+        self.endpoint.post(move |session| {
             for tag in 0..batch {
                 session.write(peer, local, remote, tag)?;
             }
@@ -251,15 +257,15 @@ impl Put {
 
     #[inline(always)]
     fn poll_batch(&mut self) -> efa_transport::Result<u32> {
-        self.found.clear();
-        self.endpoint.poll(&mut self.found)?;
-        for completion in &self.found {
+        let mut sum = self.sum;
+        let count = self.endpoint.poll_each(|completion| {
             if completion.result.is_err() {
-                operation_failed(completion);
+                operation_failed(&completion);
             }
-            self.sum ^= completion.tag;
-        }
-        Ok(self.found.len() as u32)
+            sum ^= completion.tag;
+        })?;
+        self.sum = sum;
+        Ok(count as u32)
     }
 }
 
