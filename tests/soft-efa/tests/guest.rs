@@ -515,6 +515,35 @@ fn the_profile_p6_is_listed_by_the_tools() {
 }
 
 #[test]
+fn what_was_under_way_when_a_process_was_stopped_goes_on_with_it() {
+    let Some(guest) = Guest::new("stopped") else {
+        return;
+    };
+    // On its way for longer than it takes to stop the program, and given up soon after.
+    let options = Options {
+        faults: "delay=400ms,timeout=1s".to_owned(),
+        ..Options::default()
+    };
+    let run = Run::new(&options, preload()).unwrap();
+    let mut command = Command::new(guest.program());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    run.apply(&mut command).unwrap();
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    let output = child.stdout.as_mut().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
+    assert_eq!(line, "posted\n");
+    let signal = |number| {
+        // SAFETY: kill takes numbers alone, and the child was not waited for yet.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, number) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(1500));
+    signal(libc::SIGCONT);
+    assert_success("stopped", &child.wait_with_output().unwrap());
+}
+
+#[test]
 fn a_killed_process_hinders_nobody() {
     let Some(guest) = Guest::new("validation") else {
         return;

@@ -339,6 +339,17 @@ impl Flow {
         }
     }
 
+    /// The engine itself stood still for `gap`: nobody is to blame for the silence.
+    pub(super) fn forgive(&mut self, gap: Duration) {
+        self.heard += gap;
+        if let Some(hello) = &mut self.hello {
+            hello.since += gap;
+        }
+        for message in self.messages.iter_mut().flatten() {
+            message.moved = message.moved.map(|moved| moved + gap);
+        }
+    }
+
     /// Chooses at most `most` packets to send now, in an order that isn't the posted one.
     /// `draw` gives each its random bits.
     pub(super) fn choose(

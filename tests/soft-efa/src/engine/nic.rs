@@ -127,11 +127,15 @@ pub(super) struct Nic {
     allocations: [u64; 6],
     /// When the slow engine may fetch the next request.
     next_fetch: Instant,
+    /// When the engine last looked around.
+    last_pass: Instant,
     ready: Vec<u16>,
     inbox: Inbox,
 }
 
 impl Nic {
+    /// A rest as long as this is none that the engine chose.
+    const STANDSTILL: Duration = Duration::from_millis(100);
     /// Bytes of a pass that came to bulk data,
     const BULK: u64 = 32 << 10;
     /// and of one that was worth its while.
@@ -173,6 +177,7 @@ impl Nic {
             paused: false,
             allocations: [0; 6],
             next_fetch: now,
+            last_pass: now,
             ready: Vec::new(),
             inbox: Inbox::new(),
         })
@@ -343,8 +348,18 @@ impl Nic {
 
     /// Does what there is to do.
     pub(super) fn pass(&mut self) -> Pace {
+        let now = Instant::now();
+        let gap = now.saturating_duration_since(self.last_pass);
+        self.last_pass = now;
         if self.paused || self.env.faults.stopped() {
             return Pace::Stopped;
+        }
+        if gap >= Self::STANDSTILL {
+            // The process was stopped, by a debugger perhaps, or got no processor. Whoever was not
+            // heard meanwhile may have answered.
+            for qp in self.qps.values_mut() {
+                qp.forgive(gap);
+            }
         }
         if self.qps.is_empty() {
             // Completions of queue pairs that are gone were written when they went.
@@ -353,7 +368,6 @@ impl Nic {
             self.ready = ready;
             return Pace::Asleep;
         }
-        let now = Instant::now();
         let mut work = 0;
         let bytes = self.env.counters.bytes_sent + self.env.counters.bytes_received;
 

@@ -5,7 +5,7 @@ mod arrivals;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::SocketAddrV4;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::engine::flow::Sending;
 use crate::engine::inbox::{Inbox, Nothing, PEEK};
@@ -231,6 +231,12 @@ impl QueuePair {
             }
             _ => 0,
         }
+    }
+
+    /// The engine itself stood still for `gap`, in which nothing could be heard.
+    pub(super) fn forgive(&mut self, gap: Duration) {
+        self.requester.forgive(gap);
+        self.responder.forgive(gap);
     }
 
     /// Sends what is to be sent. Returns how many packets, and when the next thing is due.

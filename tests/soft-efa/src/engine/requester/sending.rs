@@ -82,6 +82,13 @@ impl Requester {
         work
     }
 
+    /// The engine itself stood still for `gap`.
+    pub(in crate::engine) fn forgive(&mut self, gap: Duration) {
+        for flow in &mut self.flows {
+            flow.forgive(gap);
+        }
+    }
+
     /// Asks for the peer's incarnation, or gives up.
     pub(super) fn greet(
         &mut self,

@@ -29,6 +29,15 @@ impl Responder {
         }
     }
 
+    /// The engine itself stood still for `gap`.
+    pub(in crate::engine) fn forgive(&mut self, gap: Duration) {
+        for slot in self.flows.values_mut().flat_map(|flow| &mut flow.slots) {
+            if let Slot::Partial(partial) = slot {
+                partial.moved += gap;
+            }
+        }
+    }
+
     /// The queue pair stops receiving: messages that have arrived in part are reset, posted
     /// receives are flushed.
     pub(in crate::engine) fn flush(&mut self, env: &mut Env, core: &Core, receives: &mut RecvRing) {
