@@ -9,7 +9,7 @@ use super::entry::{Inline, Op, Remote, ReqId, SendEntry, Sge, Status};
 use super::memory::{Access, Span, slice_spans};
 use super::nic::Env;
 use super::qp::Core;
-use super::wire::{Data, DataKind};
+use super::wire::{Data, DataKind, LEAST_PACKET};
 
 /// A request that is being carried out.
 pub(super) struct Message {
@@ -140,7 +140,7 @@ impl Message {
 
     /// Cuts the message into packets of at most `chunk` bytes.
     pub(super) fn split(&mut self, chunk: u32) {
-        self.chunk = chunk.max(1);
+        self.chunk = chunk.max(LEAST_PACKET);
         self.packets = self.len.div_ceil(self.chunk).max(1);
         self.acked = Bits::new(self.packets);
         self.left = self.packets;

@@ -18,6 +18,9 @@ pub(super) const ACK: usize = 24;
 pub(super) const SHORT: usize = 8;
 /// The longest datagram that UDP carries.
 pub(super) const MAX_DATAGRAM: usize = 65_507;
+/// Bytes of every packet of a message but the last: ways that carry less don't exist, and a message
+/// of more packets would only be one to fill memory with.
+pub(super) const LEAST_PACKET: u32 = 512;
 /// Frames that a datagram holds at most.
 pub(super) const MAX_FRAMES: usize = 200;
 
@@ -245,7 +248,7 @@ impl Frame {
                     near: u64_at(56)?,
                 };
                 let inside = data.packet < data.packets
-                    && data.packets <= data.total.max(1)
+                    && data.packets <= data.total.div_ceil(LEAST_PACKET).max(1)
                     && (data.near == 0 || data.kind == DataKind::Write)
                     && u64::from(data.offset) + u64::from(data.len) <= u64::from(data.total);
                 if !inside {

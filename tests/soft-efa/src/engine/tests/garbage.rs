@@ -108,7 +108,7 @@ proptest! {
         }).sum();
         let mut read = Vec::new();
         let valid = frames.iter().all(|f| match f {
-            Frame::Data(d) => d.packet < d.packets && d.packets <= d.total.max(1)
+            Frame::Data(d) => d.packet < d.packets && d.packets <= d.total.div_ceil(512).max(1)
                 && d.offset + d.len <= d.total,
             _ => true,
         });
@@ -116,6 +116,32 @@ proptest! {
         if valid {
             prop_assert_eq!(read, frames);
         }
+    }
+
+    #[test]
+    fn a_message_has_no_more_packets_than_bytes_for_them(total in 1u32.., packets: u32) {
+        let data = Data {
+            kind: DataKind::Write,
+            has_imm: false,
+            unsolicited: false,
+            attempt: 0,
+            seq: 1,
+            packet: 0,
+            packets,
+            total,
+            offset: 0,
+            len: 0,
+            qkey: QKEY,
+            address: 0,
+            rkey: 0,
+            imm: 0,
+            round: 0,
+            near: 0,
+        };
+        let bytes = encode(&Header::default(), &[Frame::Data(data)]);
+        let parsed = wire::parse(&bytes).unwrap();
+        let fine = packets > 0 && u64::from(packets - 1) * 512 < u64::from(total);
+        prop_assert_eq!(parsed.frames(0, &mut Vec::new()).is_some(), fine);
     }
 
     #[test]
