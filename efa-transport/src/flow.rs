@@ -19,6 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Instant;
 
+use crate::address::EndpointAddress;
 use crate::chunk::{Chunk, ChunkError, Piece, Plan};
 use crate::credit::Credits;
 use crate::failure::{Cause, Failure, FailureKind};
@@ -133,6 +134,12 @@ impl Run {
     pub(crate) fn peer(&self) -> PeerId {
         self.peer
     }
+
+    /// Its lane; none where it is no run.
+    #[inline(always)]
+    pub(crate) fn lane(&self) -> u32 {
+        self.lane
+    }
 }
 
 /// What one visit of the pump did, so that it can be undone.
@@ -233,21 +240,28 @@ impl<M: Memory, A> Flow<M, A> {
     }
 
     /// Begins a run: operations of one request with one peer and the same memory. None where there
-    /// is no such peer, or it has no handle.
+    /// is no such peer, or it has no handle. `before` is a lane to try, that of the run before the
+    /// last one: those who take turns come back to it.
     #[inline(always)]
-    pub(crate) fn run(&mut self, peer: PeerId, memory: Option<&M>) -> Option<(Run, &Peer<A>, &A)> {
+    pub(crate) fn run(
+        &mut self,
+        before: u32,
+        peer: PeerId,
+        memory: Option<&M>,
+    ) -> Option<(Run, EndpointAddress, &A)> {
         let entry = self.peers.get_mut(peer)?;
-        entry.handle.as_ref()?;
-        let lane = self.lanes.open(*entry.lane(), peer, memory);
-        *entry.lane() = lane;
-        let handle = entry.handle.as_ref()?;
+        let address = entry.address;
+        let (known, handle) = entry.lane_and_handle();
+        let handle = handle?;
+        let lane = self.lanes.open([*known, before], peer, memory);
+        *known = lane;
         let run = Run {
             peer,
             lane,
             credits: self.credits.free(),
             bytes: 0,
         };
-        Some((run, entry, handle))
+        Some((run, address, handle))
     }
 
     /// Ends a run.

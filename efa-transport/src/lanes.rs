@@ -5,6 +5,8 @@
 //! operation would take two atomic instructions each. A lane ends with its last operation, and with
 //! it goes its clone.
 
+use std::mem;
+
 use crate::ops::NONE;
 use crate::peers::PeerId;
 
@@ -40,36 +42,47 @@ impl<M: Memory> Lanes<M> {
         }
     }
 
-    /// A lane with this peer and this memory: `known`, where that is one, or a new one. Once the
-    /// caller has said who [`join`](Self::join)s it, it lives for as long as anybody is in it.
-    #[inline]
-    pub(crate) fn open(&mut self, known: u32, peer: PeerId, memory: Option<&M>) -> u32 {
-        if let Some(lane) = self.lanes.get(known as usize)
-            && lane.peer == Some(peer)
-            && match (&lane.memory, memory) {
-                (Some(ours), Some(theirs)) => ours.is(theirs),
-                (None, None) => true,
-                _ => false,
-            }
-        {
-            return known;
+    /// A lane with this peer and this memory: one of `known`, or a new one. Once the caller has said
+    /// who [`join`](Self::join)s it, it lives for as long as anybody is in it.
+    #[inline(always)]
+    pub(crate) fn open(&mut self, known: [u32; 2], peer: PeerId, memory: Option<&M>) -> u32 {
+        if let Some(at) = known.into_iter().find(|&at| self.is(at, peer, memory)) {
+            return at;
         }
-        let new = Lane {
-            peer: Some(peer),
-            memory: memory.cloned(),
-            count: 0,
-        };
         let at = self.free;
         match self.lanes.get_mut(at as usize) {
             Some(lane) => {
-                self.free = std::mem::replace(lane, new).count;
+                lane.peer = Some(peer);
+                // A free lane keeps nothing, so there is nothing to drop: say so.
+                mem::forget(mem::replace(&mut lane.memory, memory.cloned()));
+                self.free = mem::take(&mut lane.count);
                 at
             }
-            None => {
-                self.lanes.push(new);
-                self.lanes.len() as u32 - 1
-            }
+            None => self.grow(peer, memory),
         }
+    }
+
+    #[cold]
+    fn grow(&mut self, peer: PeerId, memory: Option<&M>) -> u32 {
+        self.lanes.push(Lane {
+            peer: Some(peer),
+            memory: memory.cloned(),
+            count: 0,
+        });
+        self.lanes.len() as u32 - 1
+    }
+
+    /// Whether a lane has this peer and this memory.
+    #[inline(always)]
+    fn is(&self, at: u32, peer: PeerId, memory: Option<&M>) -> bool {
+        self.lanes.get(at as usize).is_some_and(|lane| {
+            lane.peer == Some(peer)
+                && match (&lane.memory, memory) {
+                    (Some(ours), Some(theirs)) => ours.is(theirs),
+                    (None, None) => true,
+                    _ => false,
+                }
+        })
     }
 
     /// So many more operations are in a lane. Without any, it ends.
@@ -123,9 +136,9 @@ mod tests {
     fn memory_stays_until_the_last_operation_of_its_lane_is_over() {
         let mut lanes = Lanes::new();
         let (peer, memory) = (PeerId::new(0, 1), Rc::new(0));
-        let lane = lanes.open(NONE, peer, Some(&memory));
+        let lane = lanes.open([NONE; 2], peer, Some(&memory));
         lanes.join(lane, 2);
-        assert_eq!(lanes.open(lane, peer, Some(&memory)), lane);
+        assert_eq!(lanes.open([NONE, lane], peer, Some(&memory)), lane);
         lanes.join(lane, 1);
         lanes.leave(lane, 2);
         assert_eq!(Rc::strong_count(&memory), 2);
@@ -137,14 +150,14 @@ mod tests {
     fn another_peer_or_other_memory_is_another_lane() {
         let mut lanes = Lanes::new();
         let (peer, memory) = (PeerId::new(0, 1), Rc::new(0));
-        let first = lanes.open(NONE, peer, Some(&memory));
+        let first = lanes.open([NONE; 2], peer, Some(&memory));
         lanes.join(first, 1);
         for (peer, memory) in [
             (PeerId::new(0, 2), Some(&memory)),
             (PeerId::new(0, 1), Some(&Rc::new(0))),
             (PeerId::new(0, 1), None),
         ] {
-            let other = lanes.open(first, peer, memory);
+            let other = lanes.open([first, NONE], peer, memory);
             assert_ne!(other, first);
             assert_eq!(lanes.peer(other), Some(peer));
             assert_eq!(lanes.memory(other).is_some(), memory.is_some());
@@ -156,11 +169,11 @@ mod tests {
     fn a_lane_that_nobody_joined_is_used_again() {
         let mut lanes = Lanes::new();
         let memory = Rc::new(0);
-        let unused = lanes.open(NONE, PeerId::new(0, 1), Some(&memory));
+        let unused = lanes.open([NONE; 2], PeerId::new(0, 1), Some(&memory));
         lanes.join(unused, 0);
         assert_eq!(Rc::strong_count(&memory), 1);
         assert_eq!(lanes.peer(unused), None);
-        let next = lanes.open(unused, PeerId::new(1, 1), None);
+        let next = lanes.open([unused; 2], PeerId::new(1, 1), None);
         assert_eq!(next, unused);
     }
 }

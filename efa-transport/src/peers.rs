@@ -122,9 +122,10 @@ pub(crate) struct NewPeer<A> {
 }
 
 impl<A> Peer<A> {
-    /// The lane that was last opened for a connected peer.
-    pub(crate) fn lane(&mut self) -> &mut u32 {
-        &mut self.lane_or_count
+    /// The lane that was last opened for a connected peer, and its handle.
+    #[inline(always)]
+    pub(crate) fn lane_and_handle(&mut self) -> (&mut u32, Option<&A>) {
+        (&mut self.lane_or_count, self.handle.as_ref())
     }
 
     /// The peer said what it can do.

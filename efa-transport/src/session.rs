@@ -330,6 +330,7 @@ impl Core {
                 run: Run::NONE,
                 memory: 0,
                 to: Destination::NOWHERE,
+                before: NONE,
             },
         };
         // An error or a panic drops the guard, which aborts.
@@ -741,6 +742,8 @@ pub struct Session<'a> {
     run: Run,
     memory: usize,
     to: Destination,
+    /// The lane of the run before.
+    before: u32,
 }
 
 impl Session<'_> {
@@ -866,15 +869,15 @@ impl Session<'_> {
     /// be.
     #[inline(never)]
     fn turn(&mut self, peer: PeerId, region: Option<&Region>) -> bool {
+        let before = mem::replace(&mut self.before, self.run.lane());
         self.end_run();
         self.memory = 0;
         if region.is_some_and(|region| !LocalSlice::from(region).is_of(self.rules.domain)) {
             return false;
         }
-        let Some((run, entry, handle)) = self.flow.run(peer, region) else {
+        let Some((run, address, handle)) = self.flow.run(before, peer, region) else {
             return false;
         };
-        let address = entry.address;
         self.to = handle
             .ah()
             .destination(address.queue_pair(), address.queue_key());

@@ -319,6 +319,7 @@ impl World {
         let mut posted: Vec<(Posted, Weak<u64>, u64)> = Vec::new();
         let abort = self.random.chance(20);
         self.flow.open();
+        let (mut before, mut last) = (NONE, NONE);
         for _ in 0..self.random.below(4) {
             let Some(peer) = self.any_peer() else { break };
             // Often one of a run that is not over.
@@ -329,11 +330,12 @@ impl World {
             };
             let weak = Rc::downgrade(&token);
             self.lane_memory.push(weak.clone());
-            let (mut run, handle) = match self.flow.run(peer, Some(&token)) {
+            let (mut run, handle) = match self.flow.run(before, peer, Some(&token)) {
                 Some((run, _, handle)) => (run, Rc::downgrade(handle)),
                 None => panic!("{:?}", self.flow.refusal(peer)),
             };
             drop(token);
+            before = std::mem::replace(&mut last, run.lane());
             for _ in 0..self.random.below(4) {
                 self.tags += 1;
                 let free = self.flow.credits.free();
@@ -603,7 +605,7 @@ impl World {
                     let at = self.random.below(self.peers.len() as u64) as usize;
                     let peer = self.peers.swap_remove(at);
                     assert!(self.flow.disconnect(peer, Gone::Disconnected));
-                    assert!(self.flow.run(peer, None).is_none());
+                    assert!(self.flow.run(NONE, peer, None).is_none());
                     let why = Some(Refused::Peer(Gone::Disconnected));
                     assert_eq!(self.flow.refusal(peer), why);
                 }
@@ -783,7 +785,7 @@ fn a_completion_that_comes_twice_ends_nothing_twice() {
     let begin = |flow: &mut Flow<_, _>, tag| {
         assert!(flow.refusal(peers[0]).is_none());
         flow.open();
-        let (mut run, ..) = flow.run(peers[0], Some(&memory)).unwrap();
+        let (mut run, ..) = flow.run(NONE, peers[0], Some(&memory)).unwrap();
         let id = flow.begin(&mut run, Kind::Put, tag, 8).unwrap();
         flow.run_ended(&mut run);
         flow.posted(1);

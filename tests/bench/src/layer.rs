@@ -269,6 +269,38 @@ impl Put {
     }
 }
 
+/// The same, but each of a batch from another region than the one before, two taking turns: what
+/// it costs to look up peer and memory anew for each.
+pub struct Turns {
+    put: Put,
+    other: Region,
+}
+
+impl Turns {
+    /// As [`Put::new`].
+    pub fn new(path: DataPath, target: &Target) -> Result<Self> {
+        let put = Put::new(path, target, 1)?;
+        let buffer = Buffer::zeroed(target.length as usize)?;
+        let other = put.endpoint.domain().register(buffer, Access::LOCAL)?;
+        Ok(Self { put, other })
+    }
+
+    #[inline(always)]
+    fn post_batch(&mut self) -> efa_transport::Result<()> {
+        let put = &mut self.put;
+        let (peer, batch, remote) = (put.peer, u64::from(put.batch), put.piece);
+        let local = put.region.slice(..u64::from(put.size))?;
+        let other = self.other.slice(..u64::from(put.size))?;
+        put.endpoint.post(move |session| {
+            for tag in 0..batch {
+                let local = if tag & 1 == 0 { local } else { other };
+                session.write(peer, local, remote, tag)?;
+            }
+            Ok(())
+        })
+    }
+}
+
 #[cold]
 fn operation_failed(completion: &Completion) {
     panic!("a put failed: {completion:?}");
@@ -322,5 +354,47 @@ impl Layer for Put {
 
     fn bytes_per_peer(&self) -> u64 {
         self.bytes_per_peer
+    }
+}
+
+#[inline(never)]
+#[unsafe(export_name = "measure_post_turns")]
+fn measure_post_turns(turns: &mut Turns) -> efa_transport::Result<()> {
+    turns.post_batch()
+}
+
+#[inline(never)]
+#[unsafe(export_name = "measure_poll_turns")]
+fn measure_poll_turns(turns: &mut Turns) -> efa_transport::Result<u32> {
+    turns.put.poll_batch()
+}
+
+impl Layer for Turns {
+    fn prepare(&mut self, size: u32, batch: u32) -> Result<()> {
+        self.put.prepare(size, batch)
+    }
+
+    fn post(&mut self) -> Result<()> {
+        Ok(self.post_batch()?)
+    }
+
+    fn poll(&mut self, most: u32) -> Result<u32> {
+        self.put.poll(most)
+    }
+
+    fn measure_post(&mut self) -> Result<()> {
+        Ok(measure_post_turns(self)?)
+    }
+
+    fn measure_poll(&mut self, _most: u32) -> Result<u32> {
+        Ok(measure_poll_turns(self)?)
+    }
+
+    fn ring(&mut self) -> &mut Ring {
+        self.put.ring()
+    }
+
+    fn path(&self) -> &'static str {
+        self.put.path()
     }
 }

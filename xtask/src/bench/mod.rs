@@ -286,7 +286,9 @@ fn program(programs: &Programs, variant: &str) -> (PathBuf, &'static [&'static s
         "c" => (programs.rust.clone(), &["session", "libefa"]),
         "d" => (programs.rust.clone(), &["put", "libefa"]),
         "e" => (programs.rust.clone(), &["session", "direct"]),
-        _ => (programs.rust.clone(), &["put", "direct"]),
+        "f" => (programs.rust.clone(), &["put", "direct"]),
+        "g" => (programs.rust.clone(), &["turns", "libefa"]),
+        _ => (programs.rust.clone(), &["turns", "direct"]),
     }
 }
 
@@ -320,7 +322,7 @@ fn count(programs: &Programs, place: &Place, target: &Target, results: &mut Resu
         for batch in BATCHES {
             let (count, said) = one(variant, batch, 1)?;
             results.count(variant, batch, count);
-            let wanted = if matches!(variant, "e" | "f") {
+            let wanted = if matches!(variant, "e" | "f" | "h") {
                 "direct"
             } else {
                 "libefa"

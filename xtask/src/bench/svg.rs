@@ -8,8 +8,8 @@ use super::table::bytes;
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
 const MARGIN: f64 = 60.0;
-const COLOURS: [&str; 6] = [
-    "#444444", "#999999", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728",
+const COLOURS: [&str; VARIANTS.len()] = [
+    "#444444", "#999999", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b",
 ];
 
 /// Two charts side by side, both with logarithmic axes.
