@@ -199,8 +199,8 @@ impl Pacer {
     const GATHER: Duration = Duration::from_micros(50);
     /// Traffic this long ago still counts as going on.
     const WARM: Duration = Duration::from_millis(2);
-    /// A program that wakes up after a third of a second can wait this long for its device.
-    const LONGEST: Duration = Duration::from_millis(10);
+    /// A program that wakes up after most of a second can wait this long for its device.
+    const LONGEST: Duration = Duration::from_millis(20);
 
     fn new() -> Self {
         Self {
