@@ -209,3 +209,53 @@ fn rdma_shows_devices_ports_and_objects() {
         Ok(())
     });
 }
+
+#[test]
+fn what_the_device_tells_of_its_traffic_adds_up() {
+    under("").deadline(3 * LIMIT).run(|t| {
+        let device = t.device()?;
+        t.need_program("rdma", "iproute2")?;
+        let path = format!(
+            "/sys/class/infiniband/{}/ports/1/hw_counters",
+            device.name()
+        );
+        let read = |name: &str| -> Result<u64> {
+            let text = std::fs::read_to_string(format!("{path}/{name}"))?;
+            Ok(text.trim_end().parse()?)
+        };
+        let names = ["send_wrs", "send_bytes", "recv_wrs", "recv_bytes"];
+        let before = names.into_iter().map(read).collect::<Result<Vec<u64>>>()?;
+        perftest(t, "ib_send_bw", "-n 100 -s 4096", ["efa_0", "efa_0"])?;
+        for (name, (before, more)) in names
+            .into_iter()
+            .zip(before.into_iter().zip([100, 409_600, 100, 409_600]))
+        {
+            // The programs have ended; what they did is still counted.
+            ensure!(read(name)? == before + more, "{name}: {}", read(name)?);
+        }
+        let text = Program::start("rdma statistic show link efa_0/1")?.good()?;
+        let sent = format!("send_bytes {}", read("send_bytes")?);
+        ensure!(text.contains(&sent), "{sent:?} is not in\n{text}");
+        Ok(())
+    });
+}
+
+#[test]
+fn tools_find_the_device_by_walking() {
+    under("").deadline(2 * LIMIT).run(|t| {
+        t.device()?;
+        t.need_program("find", "findutils")?;
+        let place = "/sys/devices/pciefa0:00/efa0:01:00.0/infiniband/efa_0";
+        let text = Program::start("find /sys -name node_guid")?.good()?;
+        ensure!(text.contains(&format!("{place}/node_guid")), "{text}");
+        let text = Program::start("ls /sys/class")?.good()?;
+        ensure!(
+            text.contains("infiniband_verbs") && text.contains("net"),
+            "{text}"
+        );
+        t.need_program("udevadm", "udev")?;
+        let text = Program::start("udevadm info /dev/infiniband/uverbs0")?.good()?;
+        ensure!(text.contains("N: infiniband/uverbs0"), "{text}");
+        Ok(())
+    });
+}

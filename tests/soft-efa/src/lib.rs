@@ -14,5 +14,6 @@ pub mod launch;
 mod needed;
 pub mod options;
 pub mod profile;
+pub mod stats;
 pub mod sysfs;
 pub mod uverbs;

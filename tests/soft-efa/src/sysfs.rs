@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::gid::{gid_of, guid_of};
 use crate::options::Options;
 use crate::profile::{PCI_VENDOR, Profile, ProfileName};
+use crate::stats;
 
 /// Major number of the uverbs devices, as the kernel's.
 pub const UVERBS_MAJOR: u32 = 231;
@@ -290,6 +291,13 @@ impl Device<'_> {
             "uevent",
             &format!("NAME={}", Options::device_name(self.index)),
         )?;
+        let counters = port.join("hw_counters");
+        fs::create_dir(&counters)?;
+        for name in stats::NAMES {
+            file(&counters, name, "0")?;
+        }
+        // How many milliseconds the driver keeps what it was told.
+        file(&counters, "lifespan", "10")?;
         file(&port, "rate", profile.link().sysfs_rate)?;
         file(&port.join("gids"), "0", &groups(&gid_of(ip)))?;
         file(&port.join("pkeys"), "0", "0xffff")?;

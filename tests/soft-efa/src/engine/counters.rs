@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::entry::{Op, Status};
+use crate::stats;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The counters of one device.
@@ -105,8 +108,80 @@ counters! {
     doorbells_invalid,
     /// Allocation verbs that the fault plan let fail.
     allocations_failed,
+    /// Sends that ended well.
+    sends_done,
+    /// Their bytes.
+    send_bytes,
+    /// Sends received.
+    receives_done,
+    /// Their bytes.
+    receive_bytes,
+    /// Reads that ended well.
+    reads_done,
+    /// Their bytes.
+    read_bytes,
+    /// Reads that failed.
+    read_errors,
+    /// Bytes sent in answer to reads.
+    read_response_bytes,
+    /// Writes that ended well.
+    writes_done,
+    /// Their bytes.
+    write_bytes,
+    /// Writes that failed.
+    write_errors,
+    /// Bytes of writes that landed here.
+    write_received_bytes,
     /// Times a peer's queue pair turned out to be another one than before.
     peers_reset,
+}
+
+impl Counters {
+    /// Counts a request that ended.
+    pub(super) fn ended(&mut self, op: Op, len: u64, status: Status) {
+        let (done, bytes, errors) = match op {
+            Op::Send => (&mut self.sends_done, &mut self.send_bytes, None),
+            Op::Read => (
+                &mut self.reads_done,
+                &mut self.read_bytes,
+                Some(&mut self.read_errors),
+            ),
+            Op::Write => (
+                &mut self.writes_done,
+                &mut self.write_bytes,
+                Some(&mut self.write_errors),
+            ),
+        };
+        if status == Status::OK {
+            *done += 1;
+            *bytes += len;
+        } else if let Some(errors) = errors {
+            *errors += 1;
+        }
+    }
+
+    /// What a device tells of itself, in the order of [`stats::NAMES`].
+    pub(super) fn hardware(&self) -> stats::Values {
+        [
+            self.bytes_sent,
+            self.packets_sent,
+            self.bytes_received,
+            self.packets_received,
+            self.packets_wrong_qkey,
+            self.send_bytes,
+            self.sends_done,
+            self.receive_bytes,
+            self.receives_done,
+            self.reads_done,
+            self.read_bytes,
+            self.read_errors,
+            self.read_response_bytes,
+            self.writes_done,
+            self.write_bytes,
+            self.write_errors,
+            self.write_received_bytes,
+        ]
+    }
 }
 
 #[cfg(test)]

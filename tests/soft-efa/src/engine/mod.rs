@@ -36,6 +36,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crate::profile::Profile;
+use crate::stats;
 
 pub use faults::{FaultPlan, FaultPlanError, Verb};
 pub use memory::{Access, Backing, MrSpec};
@@ -65,6 +66,8 @@ pub struct EngineConfig {
     pub mtu: u32,
     /// The lowest queue pair number; `None` lets the system choose.
     pub first_qp: Option<u16>,
+    /// Where the numbers for `hw_counters` go.
+    pub stats: Option<stats::Writer>,
 }
 
 /// The service of a queue pair.

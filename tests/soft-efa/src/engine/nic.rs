@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::ah::AddressHandles;
 use super::counters::Counters;
 use super::cq::CompletionQueue;
-use super::entry::{Completion, RecvDescriptor};
+use super::entry::{Completion, Op, RecvDescriptor, Status};
 use super::faults::{Draw, FaultPlan, Verb};
 use super::inbox::Inbox;
 use super::memory::{MrSpec, Regions, UserMemory};
@@ -20,6 +20,7 @@ use super::qp::QueuePair;
 use super::{CqSpec, EngineConfig, QpAttributes, QpChange, QpSpec, QpState, TraceSink};
 use crate::gid::ip_of;
 use crate::profile::Profile;
+use crate::stats::Writer;
 
 /// What a pass found, from which the thread's rest follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,7 @@ pub(super) struct Env {
     pub(super) first_qp: Option<u16>,
     pub(super) faults: FaultPlan,
     pub(super) counters: Counters,
+    stats: Option<Writer>,
     pub(super) trace: Option<TraceSink>,
     pub(super) memory: UserMemory,
     pub(super) regions: Regions,
@@ -83,6 +85,16 @@ impl Env {
         draw: u64,
         hold: Option<Instant>,
     ) {
+        if let Completion::Recv {
+            op: Op::Send,
+            status: Status::OK,
+            len,
+            ..
+        } = completion
+        {
+            self.counters.receives_done += 1;
+            self.counters.receive_bytes += u64::from(len);
+        }
         let window = self.faults.reorder_window();
         if let Some(Some(queue)) = self.cqs.get_mut(usize::from(cq)) {
             if !queue.is_dirty() {
@@ -94,6 +106,10 @@ impl Env {
 
     /// Writes what is to be written. Without a time nothing is held back.
     pub(super) fn flush_completions(&mut self, now: Option<Instant>) {
+        // First, so that a program that has seen its completions finds them counted.
+        if let Some(stats) = &self.stats {
+            stats.store(&self.counters.hardware());
+        }
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|index| {
             let Some(Some(queue)) = self.cqs.get_mut(usize::from(*index)) else {
@@ -159,6 +175,7 @@ impl Nic {
                 first_qp: config.first_qp,
                 faults: config.faults,
                 counters: Counters::new(),
+                stats: config.stats,
                 trace: config.trace,
                 memory: UserMemory::new()?,
                 regions: Regions::new(

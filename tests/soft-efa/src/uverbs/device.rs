@@ -9,9 +9,10 @@ use crate::engine::{Engine, EngineConfig, FaultPlan, TraceSink};
 use crate::gid::gid_of;
 use crate::options::Options;
 use crate::profile::{Profile, ProfileName};
+use crate::stats;
 
 use super::fds::lock;
-use super::libefa;
+use super::{libefa, process};
 
 /// Kinds of objects that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +155,8 @@ impl Device {
             max_rdma_size: profile.max_rdma_size,
             mtu: profile.mtu,
             first_qp: self.options.first_qp,
+            // Without it the device works all the same.
+            stats: process::run().and_then(|run| stats::Writer::new(&run.dir, &self.name).ok()),
         })
         .map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);

@@ -10,6 +10,8 @@ use std::path::Path;
 
 use crate::sysfs::{DEV, MIRRORED, MODULES, OLDER, PCI_ROOT, SYS, UVERBS_BASE_MINOR, UVERBS_MAJOR};
 
+use crate::stats;
+
 use super::libefa;
 use super::process::{self, RunInfo};
 use super::relative;
@@ -72,6 +74,22 @@ fn may_be_ours(run: &RunInfo, path: &[u8]) -> bool {
 
 /// Where a path leads that has no dots and doubled slashes.
 pub(super) fn route_clean(run: &RunInfo, path: &[u8]) -> Route {
+    let route = place(run, path);
+    let counters = b"/hw_counters/";
+    if path.windows(counters.len()).any(|part| part == counters) {
+        let file = match &route {
+            Route::Other(target) => target,
+            _ => path,
+        };
+        let file = Path::new(OsStr::from_bytes(file));
+        if file.starts_with(&run.dir) {
+            stats::refresh(&run.dir, file);
+        }
+    }
+    route
+}
+
+fn place(run: &RunInfo, path: &[u8]) -> Route {
     let in_sys = is_below(path, b"/sys");
     let in_dev = path.starts_with(b"/dev/");
     if !in_sys && !in_dev {

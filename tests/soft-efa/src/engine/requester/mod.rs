@@ -303,6 +303,8 @@ impl Requester {
             req_id: message.req_id,
             op: message.op,
         };
+        env.counters
+            .ended(ending.op, u64::from(message.len), status);
         self.complete(env, core, &ending, status, Some(now));
     }
 

@@ -185,6 +185,7 @@ impl Responder {
                 env.counters.bytes_sent += u64::from(data.len);
             }
             env.counters.packets_duplicated += u64::from(fate.duplicated);
+            env.counters.read_response_bytes += u64::from(data.len);
         }
         if !sent {
             let why = "the memory behind the rkey is gone";

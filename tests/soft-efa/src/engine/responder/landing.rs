@@ -97,6 +97,7 @@ impl Responder {
             return;
         };
         let whole = data.packets == 1;
+        let before = env.counters.bytes_received;
         let mut finished = whole || !fine;
         if let Slot::Partial(partial) = flow.slot_mut(data.seq) {
             if fine && partial.got.set(data.packet) {
@@ -107,6 +108,9 @@ impl Responder {
             finished |= partial.left == 0;
         } else if fine {
             env.counters.bytes_received += u64::from(data.len);
+        }
+        if data.kind == DataKind::Write {
+            env.counters.write_received_bytes += env.counters.bytes_received - before;
         }
         if !finished {
             flow.acks.push(Acknowledgement {

@@ -112,6 +112,7 @@ impl Device {
             max_rdma_size: profile.max_rdma_size,
             mtu: profile.mtu,
             first_qp: None,
+            stats: None,
         })
         .unwrap();
         Self { engine, ip }

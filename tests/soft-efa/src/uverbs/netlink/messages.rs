@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::gid::guid_of;
 use crate::options::{Abi, Options};
+use crate::stats;
 use crate::sysfs::{UVERBS_BASE_MINOR, UVERBS_MAJOR, uverbs_name};
 
 use super::super::abi::DRIVER_EFA;
@@ -32,6 +33,7 @@ const PORT_GET: u16 = 5;
 const SYS_GET: u16 = 6;
 const RES_GET: u16 = 9;
 const GET_CHARDEV: u16 = 15;
+const STAT_GET: u16 = 17;
 /// The last operation that there is.
 const LAST: u16 = 28;
 
@@ -55,6 +57,11 @@ mod attr {
     pub const CHARDEV_ABI: u16 = 71;
     pub const CHARDEV: u16 = 72;
     pub const UVERBS_DRIVER_ID: u16 = 73;
+    pub const STAT_RES: u16 = 75;
+    pub const STAT_HWCOUNTERS: u16 = 80;
+    pub const STAT_HWCOUNTER_ENTRY: u16 = 81;
+    pub const STAT_HWCOUNTER_ENTRY_NAME: u16 = 82;
+    pub const STAT_HWCOUNTER_ENTRY_VALUE: u16 = 83;
     pub const DEV_DIM: u16 = 84;
     pub const SYS_COPY_ON_FORK: u16 = 93;
 }
@@ -75,6 +82,8 @@ pub(super) struct Kernel<'a> {
     pub(super) port: u32,
     /// Counts what lives on a device, by kind.
     pub(super) objects: &'a dyn Fn(&str) -> BTreeMap<String, u64>,
+    /// What a device tells of its traffic.
+    pub(super) stats: &'a dyn Fn(&str) -> stats::Values,
 }
 
 /// A message under construction.
@@ -295,6 +304,14 @@ impl Kernel<'_> {
             (GET_CHARDEV, false) if !older => {
                 answers.push(self.device_file(request, &attrs)?);
             }
+            // Those of single objects would have a kind; the device has none.
+            (STAT_GET, false) if !older && !attrs.0.contains_key(&attr::STAT_RES) => {
+                let index = self.device(&attrs)?;
+                if attrs.u32(attr::PORT_INDEX)? != 1 {
+                    return Err(libc::EINVAL);
+                }
+                answers.push(self.statistics(request, index));
+            }
             (SYS_GET | GET_CHARDEV, true) => return Err(libc::EINVAL),
             (1..=LAST, _) if !older => return Err(libc::EOPNOTSUPP),
             _ => return Err(libc::EINVAL),
@@ -373,6 +390,32 @@ impl Kernel<'_> {
         message.finish()
     }
 
+    fn statistics(&self, request: Request<'_>, index: u32) -> Vec<u8> {
+        let name = Options::device_name(index);
+        let mut table = Vec::new();
+        for (counter, value) in stats::NAMES.iter().zip((self.stats)(&name)) {
+            let mut entry = Vec::new();
+            put_attr(
+                &mut entry,
+                attr::STAT_HWCOUNTER_ENTRY_NAME,
+                &with_end(counter),
+            );
+            put_attr(
+                &mut entry,
+                attr::STAT_HWCOUNTER_ENTRY_VALUE,
+                &value.to_ne_bytes(),
+            );
+            put_attr(&mut table, attr::STAT_HWCOUNTER_ENTRY, &entry);
+        }
+        let mut message = self.message(request);
+        message
+            .u32(attr::DEV_INDEX, index)
+            .text(attr::DEV_NAME, &name)
+            .u32(attr::PORT_INDEX, 1)
+            .attr(attr::STAT_HWCOUNTERS, &table);
+        message.finish()
+    }
+
     /// Where a device's `uverbs` file is. There are no files of other kinds.
     fn device_file(&self, request: Request<'_>, attrs: &Attrs<'_>) -> Result<Vec<u8>, i32> {
         let kind = attrs.text(attr::CHARDEV_TYPE)?;
@@ -421,6 +464,11 @@ mod tests {
             options,
             port: 77,
             objects: &counts,
+            stats: &|_| {
+                let mut values = stats::Values::default();
+                values[1] = 9;
+                values
+            },
         }
         .answer(datagram)
     }
@@ -513,6 +561,21 @@ mod tests {
         let answer = &answers(&Options::default(), &asked)[0];
         let entry = [b"qp\0\0".as_slice(), &[12, 0, 18, 0], &3u64.to_ne_bytes()].concat();
         assert!(answer.windows(entry.len()).any(|at| at == entry));
+    }
+
+    #[test]
+    fn traffic_is_told_by_the_drivers_names() {
+        let asked = request(STAT_GET, F_REQUEST, &[INDEX_0, PORT_1].concat());
+        let answer = &answers(&Options::default(), &asked)[0];
+        let entry = [
+            b"tx_pkts\0".as_slice(),
+            &[12, 0, 83, 0],
+            &9u64.to_ne_bytes(),
+        ]
+        .concat();
+        assert!(answer.windows(entry.len()).any(|at| at == entry));
+        let no_port = &answers(&Options::default(), &request(STAT_GET, F_REQUEST, &INDEX_0))[0];
+        assert_eq!(errno(no_port), libc::EINVAL);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ctl::Client;
+use crate::stats;
 
 use super::process::{self, RunInfo};
 use super::user;
@@ -157,6 +158,7 @@ fn answer(run: &RunInfo, fd: RawFd, parts: &[(usize, usize)]) -> Result<usize, i
         options: &run.options,
         port,
         objects: &|device| objects(run, device),
+        stats: &|device| stats::sum(&run.dir, device),
     };
     let responder = Responder::new()?;
     for answer in kernel.answer(&datagram) {
