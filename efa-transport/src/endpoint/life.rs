@@ -111,6 +111,10 @@ impl Endpoint {
 
     /// Rebuilds the endpoint, whatever its state. See [`recover`](Self::recover).
     ///
+    /// Should the kernel refuse to destroy the old queue pair, the buffers of the receive pool that
+    /// were posted to it are given up, since the device may still write them, and the pool is
+    /// smaller by so many; it is logged as an error. Make a new endpoint then.
+    ///
     /// # Errors
     /// The new queue pair can't be made. The endpoint is then as it was.
     pub fn rebuild(&mut self) -> Result<()> {
