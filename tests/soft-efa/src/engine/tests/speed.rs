@@ -107,7 +107,7 @@ fn udp(len: usize, messages: usize) -> Rate {
 }
 
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement, judged by nobody: `cargo test -p soft-efa -- --ignored --nocapture speed`"]
 fn speed() {
     for (i, (len, messages)) in [(8, 200_000), (4096, 50_000), (1 << 20, 2000)]
         .into_iter()
