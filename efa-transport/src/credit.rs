@@ -63,7 +63,16 @@ impl Credits {
 
     /// The most that were ever with the device at once.
     pub(crate) fn high_water(&self) -> u32 {
-        self.high_water
+        self.high_water.max(self.used())
+    }
+
+    /// Requests that are with the device now. To be asked before completions are polled: only then
+    /// they are as many as never before, so this notes it, and posting need not.
+    #[inline(always)]
+    pub(crate) fn note_used(&mut self) -> u32 {
+        let used = self.used();
+        self.high_water = self.high_water.max(used);
+        used
     }
 
     /// Takes one credit; false where none is free.
@@ -76,13 +85,6 @@ impl Credits {
             self.free = 0;
         }
         !none
-    }
-
-    /// Notes the depth after a batch was posted. Not part of [`take`](Self::take), so
-    /// that a request in a batch costs no more than a decrement.
-    #[inline]
-    pub(crate) fn note_depth(&mut self) {
-        self.high_water = self.high_water.max(self.limit - self.free);
     }
 
     /// Gives credits back.
@@ -134,7 +136,7 @@ mod tests {
             for take in steps {
                 if take {
                     if credits.take() { out += 1; }
-                    credits.note_depth();
+                    prop_assert_eq!(credits.note_used(), out);
                 } else if out > 0 {
                     credits.give(1);
                     out -= 1;

@@ -7,7 +7,7 @@
 //! Two ways lead into the queue. [`Flow::begin`] is the fast one: an operation of one
 //! request that goes into the open session at once. [`Flow::submit`] takes an operation
 //! of any size, which [`Flow::pump`] then posts as credits allow. Two ways lead out:
-//! [`Flow::end`] is the fast one, of an operation that is one request and succeeded;
+//! [`Flow::ending`] is the fast one, of an operation that is one request and succeeded;
 //! [`Flow::complete`] is for all others, and can do without the fast one.
 //!
 //! The fast ways touch one slot of the table for each operation; peers and memory are
@@ -25,7 +25,9 @@ use crate::credit::Credits;
 use crate::failure::{Cause, Failure, FailureKind};
 use crate::grant::{Found, Grant};
 use crate::lanes::{Lanes, Memory};
-use crate::ops::{Completion, Kind, NONE, Op, OperationId, Status, Table, request_index};
+use crate::ops::{
+    Completion, Ending, Head, Kind, NONE, OUTSIDE, Op, OperationId, Status, Table, request_index,
+};
 use crate::peers::{Gone, Peer, PeerId, Peers};
 use crate::remote::RemoteRegion;
 use crate::stats::Stats;
@@ -113,7 +115,10 @@ impl<M> Planned<M> {
 #[derive(Debug)]
 pub(crate) struct Run {
     peer: PeerId,
-    lane: u32,
+    /// Of its puts.
+    head: Head,
+    /// [`OUTSIDE`]: the constant itself would take an instruction and a register for each operation.
+    outside: u64,
     /// Credits when it began: each of its operations has taken one.
     credits: u32,
     /// Of its operations.
@@ -124,10 +129,20 @@ impl Run {
     /// No run.
     pub(crate) const NONE: Self = Self {
         peer: PeerId::NOBODY,
-        lane: NONE,
+        head: Head::of_put(NONE),
+        outside: OUTSIDE,
         credits: 0,
         bytes: 0,
     };
+
+    #[inline(always)]
+    fn begin(&mut self, peer: PeerId, lane: u32, credits: &Credits) {
+        self.peer = peer;
+        // All that goes on in a run is as in the one before.
+        self.head.lane_or_back = lane;
+        self.credits = credits.free();
+        self.bytes = 0;
+    }
 
     /// With whom.
     #[inline(always)]
@@ -135,10 +150,10 @@ impl Run {
         self.peer
     }
 
-    /// Its lane; none where it is no run.
+    /// Its lane; once it has ended, the one that was its.
     #[inline(always)]
     pub(crate) fn lane(&self) -> u32 {
-        self.lane
+        self.head.lane_or_back
     }
 }
 
@@ -184,7 +199,7 @@ impl<M: Memory, A> Flow<M, A> {
     /// operation in a row.
     pub(crate) fn new(credits: Credits, operations: u32, max_request: u32, quantum: u32) -> Self {
         Self {
-            table: Table::new(operations),
+            table: Table::new(operations, credits.limit()),
             peers: Peers::new(),
             credits,
             stats: Stats::new(),
@@ -212,12 +227,13 @@ impl<M: Memory, A> Flow<M, A> {
         !self.turns.is_empty()
     }
 
-    /// Whether anything but completions moves it on.
+    /// Whether anything but completions moves it on, or completions wait to be taken.
     #[inline(always)]
     pub(crate) fn has_more_to_do(&self) -> bool {
-        // One test of all four numbers.
+        // One test of all numbers.
         let numbers = [self.hungry.len(), self.inquired.len(), self.deadlines.len()];
-        self.turns.len() as usize | numbers.iter().fold(0, |all, number| all | number) != 0
+        let more = self.turns.len() | self.table.parked();
+        more as usize | numbers.iter().fold(0, |all, number| all | number) != 0
     }
 
     /// Operations that wait for credits.
@@ -242,26 +258,44 @@ impl<M: Memory, A> Flow<M, A> {
     /// Begins a run: operations of one request with one peer and the same memory. None where there
     /// is no such peer, or it has no handle. `before` is a lane to try, that of the run before the
     /// last one: those who take turns come back to it.
-    #[inline(always)]
     pub(crate) fn run(
         &mut self,
+        run: &mut Run,
         before: u32,
         peer: PeerId,
         memory: Option<&M>,
-    ) -> Option<(Run, EndpointAddress, &A)> {
+    ) -> Option<(EndpointAddress, &A)> {
         let entry = self.peers.get_mut(peer)?;
         let address = entry.address;
         let (known, handle) = entry.lane_and_handle();
         let handle = handle?;
-        let lane = self.lanes.open([*known, before], peer, memory);
-        *known = lane;
-        let run = Run {
-            peer,
-            lane,
-            credits: self.credits.free(),
-            bytes: 0,
+        let lane = self.lanes.open(known, before, peer, memory);
+        run.begin(peer, lane, &self.credits);
+        Some((address, handle))
+    }
+
+    /// The same, where no lane has to be made, or None.
+    #[inline(always)]
+    pub(crate) fn run_known(
+        &mut self,
+        run: &mut Run,
+        before: u32,
+        peer: PeerId,
+        memory: &M,
+    ) -> Option<(EndpointAddress, &A)> {
+        let entry = self.peers.get_mut(peer)?;
+        let address = entry.address;
+        let (known, handle) = entry.lane_and_handle();
+        let handle = handle?;
+        let lane = if self.lanes.open_known(*known, peer, Some(memory)) {
+            *known
+        } else if self.lanes.is(before, peer, Some(memory)) {
+            before
+        } else {
+            return None;
         };
-        Some((run, address, handle))
+        run.begin(peer, lane, &self.credits);
+        Some((address, handle))
     }
 
     /// Ends a run.
@@ -271,9 +305,29 @@ impl<M: Memory, A> Flow<M, A> {
             let count = run.credits - self.credits.free();
             entry.operations += u64::from(count);
             entry.bytes += run.bytes;
-            self.lanes.join(run.lane, count);
+            self.lanes.join(run.lane(), count);
             run.peer = PeerId::NOBODY;
         }
+    }
+
+    /// Checks what must always be true.
+    #[cfg(test)]
+    fn audit(&mut self) {
+        let used = self.table.slots().iter();
+        let used = used.filter(|op| op.status() != Status::Free).count() as u32;
+        assert_eq!(self.table.live(), used);
+        // A session never lacks slots, but where there may be no more.
+        let spare = self.table.len() - used;
+        assert!(spare >= self.credits.free() || self.table.len() == self.table.capacity());
+        let names: Vec<PeerId> = self.peers.iter().map(|(name, _)| name).collect();
+        let known: Vec<_> = names
+            .into_iter()
+            .filter_map(|name| {
+                let entry = self.peers.get_mut(name)?;
+                Some((name, *entry.lane_and_handle().0))
+            })
+            .collect();
+        self.lanes.audit(known.into_iter());
     }
 
     /// The peer of the operations in a lane.
@@ -298,12 +352,12 @@ impl<M: Memory, A> Flow<M, A> {
         let op = self.table.next()?;
         op.tag = tag;
         op.length = length;
-        op.kind = kind;
-        op.enter_lane(run.lane);
-        op.has_immediate = false;
-        op.counted = true;
         run.bytes += length;
-        Some(op.id())
+        let id = op.enter_lane(&run.head, run.outside);
+        if kind != Kind::Put {
+            op.head.kind = kind;
+        }
+        Some(id)
     }
 
     /// An operation that just began is to end by [`complete`](Self::complete).
@@ -316,16 +370,17 @@ impl<M: Memory, A> Flow<M, A> {
     pub(crate) fn leave_lane(&mut self, slot: u32) {
         let op = self.table.op_mut(slot);
         if matches!(op.status(), Status::InLane | Status::Aside) {
-            let lane = op.lane_or_back;
+            let lane = op.head.lane_or_back;
             op.peer = self.lanes.peer(lane);
             op.memory = self.lanes.memory(lane);
             op.set_status(Status::Posted);
             self.lanes.leave(lane, 1);
+            self.table.reserve(0);
         }
     }
 
-    /// Why [`begin`](Self::begin) accepts nothing now; `None` where it does after all, since there
-    /// is more room.
+    /// Why there is no [`run`](Self::run) with this peer, or [`begin`](Self::begin) accepts nothing
+    /// now. None where it is for neither.
     #[cold]
     pub(crate) fn refusal(&mut self, peer: PeerId) -> Option<Refused> {
         let Some(entry) = self.peers.get(peer) else {
@@ -338,14 +393,13 @@ impl<M: Memory, A> Flow<M, A> {
             self.stats.queue_full += 1;
             return Some(Refused::QueueFull);
         }
-        (!self.table.grow()).then_some(Refused::TableFull)
+        (!self.table.has_next()).then_some(Refused::TableFull)
     }
 
     /// So many operations that [`begin`](Self::begin) accepted were posted, together.
     #[inline]
     pub(crate) fn posted(&mut self, count: u32) {
         self.table.keep(count);
-        self.credits.note_depth();
         self.stats.requests += u64::from(count);
         self.stats.sessions += 1;
     }
@@ -364,16 +418,16 @@ impl<M: Memory, A> Flow<M, A> {
         } = self;
         table.undo(|op| {
             credits.give(1);
-            if let Some(peer) = lanes.peer(op.lane_or_back) {
+            if let Some(peer) = lanes.peer(op.head.lane_or_back) {
                 peers.uncount(peer, op.length);
-                if op.kind == Kind::PutImmediate {
+                if op.head.kind == Kind::PutImmediate {
                     let at = peers.entry(peer.index()).map_or(NONE, |entry| entry.grant);
                     if let Some(Some(grant)) = grants.get_mut(at as usize) {
                         grant.give_back();
                     }
                 }
             }
-            lanes.leave(op.lane_or_back, 1);
+            lanes.leave(op.head.lane_or_back, 1);
         });
     }
 
@@ -393,14 +447,14 @@ impl<M: Memory, A> Flow<M, A> {
 
     fn peer_of(&self, op: &Op<M>) -> Option<PeerId> {
         match op.status() {
-            Status::InLane | Status::Aside => self.lanes.peer(op.lane_or_back),
+            Status::InLane | Status::Aside => self.lanes.peer(op.head.lane_or_back),
             _ => op.peer,
         }
     }
 
     fn without_under_way(&self, counted: (u64, u64), of: impl Fn(&Op<M>) -> bool) -> (u64, u64) {
         let ops = self.table.slots().iter();
-        ops.filter(|op| op.counted && op.is_under_way() && of(op))
+        ops.filter(|op| op.head.counted && op.is_under_way() && of(op))
             .fold(counted, |sum, op| (sum.0 - 1, sum.1 - op.length))
     }
 
@@ -552,7 +606,7 @@ impl<M: Memory, A> Flow<M, A> {
                 planned.held = true;
                 break;
             }
-            if carries && op.kind == Kind::PutImmediate {
+            if carries && op.head.kind == Kind::PutImmediate {
                 granted = take_grant_of(&mut self.grants, &mut self.hungry, peer.grant);
                 if !granted {
                     self.starved.push_back(id);
@@ -568,7 +622,7 @@ impl<M: Memory, A> Flow<M, A> {
             requests += 1;
             sink.push(Request {
                 wr_id: id.request(at),
-                kind: op.kind,
+                kind: op.head.kind,
                 immediate: if carries { planned.immediate } else { None },
                 chunk,
                 peer,
@@ -597,7 +651,6 @@ impl<M: Memory, A> Flow<M, A> {
     /// The session with what the last pump posted went to the device.
     pub(crate) fn commit(&mut self) {
         self.journal.clear();
-        self.credits.note_depth();
     }
 
     /// Turns that the last pump served.
@@ -614,7 +667,7 @@ impl<M: Memory, A> Flow<M, A> {
             let planned = &mut self.plans[step.slot as usize];
             op.pending -= step.requests;
             self.credits.give(step.requests);
-            let carried = op.kind == Kind::PutImmediate && planned.plan.left() == 0;
+            let carried = op.head.kind == Kind::PutImmediate && planned.plan.left() == 0;
             planned.plan.rewind(step.from);
             planned.held = false;
             op.set_status(Status::Open);
@@ -638,41 +691,38 @@ impl<M: Memory, A> Flow<M, A> {
         if let Some(slot) = slot {
             self.note(slot, FailureKind::Post { errno }, None);
             if self.table.op(slot).pending == 0 {
-                self.finish(slot, None);
+                self.finish(slot);
             }
         }
     }
 
     // ---- completions ----------------------------------------------------------------
 
-    /// A request of ours has succeeded. If it was all of an operation in a lane, this ends it and
-    /// returns its lane, and its completion but for the peer, which is the lane's. Otherwise it is
-    /// one for [`complete`](Self::complete).
+    /// For requests of ours that succeeded and are all of an operation in a lane. The rest is for
+    /// [`complete`](Self::complete).
     ///
     /// The caller says by [`ended`](Self::ended) how many it ended.
     #[inline(always)]
-    pub(crate) fn end(&mut self, wr_id: u64) -> Option<(u32, Completion)> {
-        self.table.end(wr_id)
+    pub(crate) fn ending(&mut self) -> Ending<'_, M> {
+        self.table.ending()
     }
 
-    /// So many operations of a lane were [`end`](Self::end)ed.
+    /// So many operations of a lane were ended by [`ending`](Self::ending).
     #[inline]
     pub(crate) fn ended(&mut self, lane: u32, count: u32) {
+        if count == 0 {
+            return; // it may be a lane that was used before, and is free
+        }
         self.table.forget(count);
         self.credits.give(count);
         self.lanes.leave(lane, count);
     }
 
-    /// A request of ours has completed, whatever it was. If that ends its operation, the completion
-    /// goes to `out`, or is parked.
+    /// A request of ours has completed, whatever it was. If that ends its operation, its completion is
+    /// parked.
     #[cold]
     #[inline(never)]
-    pub(crate) fn complete(
-        &mut self,
-        wr_id: u64,
-        vendor_status: u32,
-        out: Option<&mut dyn FnMut(Completion)>,
-    ) {
+    pub(crate) fn complete(&mut self, wr_id: u64, vendor_status: u32) {
         let Some((slot, op)) = self.table.awaited(wr_id) else {
             self.stats.stale_completions += 1;
             return;
@@ -680,16 +730,10 @@ impl<M: Memory, A> Flow<M, A> {
         op.pending -= 1;
         self.credits.give(1);
         self.leave_lane(slot);
-        self.complete_slow(slot, wr_id, vendor_status, out);
+        self.request_over(slot, wr_id, vendor_status);
     }
 
-    fn complete_slow(
-        &mut self,
-        slot: u32,
-        wr_id: u64,
-        vendor_status: u32,
-        out: Option<&mut dyn FnMut(Completion)>,
-    ) {
+    fn request_over(&mut self, slot: u32, wr_id: u64, vendor_status: u32) {
         // Without a plan it is one request, which begins where the transfer does.
         let mut offset = Some(0);
         if let Some(planned) = self.plans.get_mut(slot as usize).filter(|p| p.active) {
@@ -701,7 +745,7 @@ impl<M: Memory, A> Flow<M, A> {
             }
         }
         if vendor_status != 0 {
-            if self.table.op(slot).kind == Kind::PutImmediate {
+            if self.table.op(slot).head.kind == Kind::PutImmediate {
                 self.immediate_failed(slot, vendor_status);
             }
             self.stats.count_failure(vendor_status);
@@ -711,7 +755,7 @@ impl<M: Memory, A> Flow<M, A> {
             return;
         }
         match self.table.op(slot).status() {
-            Status::Posted | Status::Failed => self.finish(slot, out),
+            Status::Posted | Status::Failed => self.finish(slot),
             Status::Open => {
                 let Some(peer) = self.table.op(slot).peer else {
                     return;
@@ -744,7 +788,7 @@ impl<M: Memory, A> Flow<M, A> {
             return;
         }
         let address = self.peers.entry(op.entry()).map(|entry| entry.address);
-        let mut cause = Cause::new(kind, op.kind, address);
+        let mut cause = Cause::new(kind, op.head.kind, address);
         cause.offset = offset;
         let keep = op
             .failure
@@ -759,10 +803,10 @@ impl<M: Memory, A> Flow<M, A> {
         op.set_status(Status::Failed);
     }
 
-    /// Ends an operation that has nothing with the device.
-    fn finish(&mut self, slot: u32, out: Option<&mut dyn FnMut(Completion)>) {
+    /// Ends an operation that has nothing with the device, and parks its completion.
+    fn finish(&mut self, slot: u32) {
         let landed = self.landed(slot);
-        if self.table.op(slot).kind == Kind::Inquire {
+        if self.table.op(slot).head.kind == Kind::Inquire {
             return self.end_inquiry(slot);
         }
         let op = self.table.op_mut(slot);
@@ -771,7 +815,7 @@ impl<M: Memory, A> Flow<M, A> {
             self.failed(slot);
         } else {
             match op.peer {
-                Some(_) if op.counted => {}
+                Some(_) if op.head.counted => {}
                 // The endpoint's totals are the sum over its peers.
                 Some(peer) => self.peers.count(peer, op.length),
                 None => {
@@ -781,10 +825,7 @@ impl<M: Memory, A> Flow<M, A> {
             }
         }
         self.device_done(slot);
-        match out {
-            Some(out) => out(self.harvest(slot)),
-            None => self.table.park(slot),
-        }
+        self.table.park(slot);
     }
 
     /// Counts an operation as failed.
@@ -800,7 +841,7 @@ impl<M: Memory, A> Flow<M, A> {
     /// An operation that was counted when it began is none of those that succeed.
     fn uncount(&mut self, slot: u32) {
         let op = self.table.op_mut(slot);
-        if std::mem::take(&mut op.counted)
+        if std::mem::take(&mut op.head.counted)
             && let Some(peer) = op.peer
         {
             self.peers.uncount(peer, op.length);
@@ -856,7 +897,7 @@ impl<M: Memory, A> Flow<M, A> {
         let op = self.table.op_mut(slot);
         let failure = op.failure.take();
         let mut immediate = None;
-        if std::mem::take(&mut op.has_immediate) {
+        if std::mem::take(&mut op.head.has_immediate) {
             immediate = self
                 .plans
                 .get_mut(slot as usize)
@@ -867,7 +908,7 @@ impl<M: Memory, A> Flow<M, A> {
             operation: op.id(),
             tag: op.tag,
             peer: op.peer,
-            kind: op.kind,
+            kind: op.head.kind,
             bytes,
             immediate,
             result: match failure {
@@ -1091,7 +1132,7 @@ impl<M: Memory, A> Flow<M, A> {
         let op = self.table.op_mut(slot);
         let pending = op.pending;
         if pending == 0 {
-            self.finish(slot, None);
+            self.finish(slot);
             return true;
         }
         if let Some(cause) = &mut op.failure {
@@ -1170,6 +1211,9 @@ impl<M: Memory, A> Flow<M, A> {
             }
         }
         self.clear_grant(peer.index());
+        if let Some(entry) = self.peers.get_mut(peer) {
+            self.lanes.forget(*entry.lane_and_handle().0, peer);
+        }
         // What is under way ends by the way that looks whether the entry waits for it.
         let mut under_way = 0;
         for slot in 0..self.table.len() {
@@ -1214,6 +1258,7 @@ impl<M: Memory, A> Flow<M, A> {
         self.deadlines.clear();
         let high_water = self.credits.high_water().max(credits.high_water());
         self.stats.depth_high_water = self.stats.depth_high_water.max(high_water);
+        self.table.set_reserve(credits.limit());
         self.credits = credits;
     }
 
@@ -1272,7 +1317,7 @@ impl<M: Memory, A> Flow<M, A> {
                     self.note(slot, FailureKind::Device { vendor_status }, None);
                 } else {
                     op.length = bytes;
-                    op.has_immediate = immediate.is_some();
+                    op.head.has_immediate = immediate.is_some();
                     if immediate.is_some() {
                         if self.plans.len() <= slot as usize {
                             self.plans.resize_with(slot as usize + 1, Planned::new);
@@ -1280,7 +1325,7 @@ impl<M: Memory, A> Flow<M, A> {
                         self.plans[slot as usize].immediate = immediate;
                     }
                 }
-                self.finish(slot, None);
+                self.finish(slot);
                 // The sender is named only now: this operation never counted as one of
                 // its own, and must not end as one.
                 self.table.op_mut(slot).peer = peer;
@@ -1320,7 +1365,7 @@ impl<M: Memory, A> Flow<M, A> {
     pub(crate) fn is_waiting(&self, id: OperationId) -> bool {
         self.table.find(id).is_some_and(|slot| {
             let op = self.table.op(slot);
-            op.kind == Kind::AwaitImmediate && op.status() == Status::Open
+            op.head.kind == Kind::AwaitImmediate && op.status() == Status::Open
         })
     }
 
@@ -1336,7 +1381,7 @@ impl<M: Memory, A> Flow<M, A> {
         let slot = self.table.find(id)?;
         let planned = self.plans.get(slot as usize)?;
         let op = self.table.op(slot);
-        (op.status() == Status::Open).then_some((op.kind, op.peer?, planned.immediate))
+        (op.status() == Status::Open).then_some((op.head.kind, op.peer?, planned.immediate))
     }
 
     /// Ends an operation that the caller carried out itself.
@@ -1353,7 +1398,7 @@ impl<M: Memory, A> Flow<M, A> {
         if let Some(kind) = failure {
             self.note(slot, kind, None);
         }
-        self.finish(slot, None);
+        self.finish(slot);
     }
 
     /// A snapshot of the counters.

@@ -73,5 +73,5 @@ pub use ops::{Completion, Kind, OperationId};
 pub use peers::{Gone, PeerId};
 pub use region::{LocalSlice, Region};
 pub use remote::RemoteRegion;
-pub use session::{Message, Session};
+pub use session::{Message, Run, Session};
 pub use stats::{PeerStats, Stats};

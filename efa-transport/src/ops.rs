@@ -3,8 +3,8 @@
 //!
 //! A request carries its operation's slot and generation in its id, so a completion finds
 //! its operation by an index and one comparison, without a map. A slot is 64 bytes. The
-//! table grows to the most operations that were ever live at once and then allocates no
-//! more.
+//! table begins with slots for a full send queue, grows by doubling for what is live beside that, and
+//! then allocates no more.
 //!
 //! Layout of a request id, from the lowest bit: slot (20), zero (1), generation (19), request
 //! within the operation (23), receive (1). An [`OperationId`] has the same low 40 bits and
@@ -14,13 +14,14 @@
 //! lives, and in a lane.
 
 use std::fmt;
+use std::mem;
 
 use crate::failure::{Cause, Failure};
 use crate::peers::PeerId;
 
 const SLOT_BITS: u32 = 20;
 /// In a slot's word: its operation is not in a lane.
-const OUTSIDE: u64 = 1 << SLOT_BITS;
+pub(crate) const OUTSIDE: u64 = 1 << SLOT_BITS;
 const GENERATION: u32 = SLOT_BITS + 1;
 const KEY_BITS: u32 = 40;
 /// Bits of the index of a request within its operation.
@@ -169,6 +170,13 @@ pub(crate) struct Op<M> {
     /// Requests with the device. A free slot says 1, what most operations begin with.
     pub(crate) pending: u32,
     pub(crate) link: u32,
+    pub(crate) head: Head,
+}
+
+/// What the operations of a run have in common: copied as one word.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub(crate) struct Head {
     /// While it is in one, its lane. While it is parked, the one parked before it.
     pub(crate) lane_or_back: u32,
     pub(crate) kind: Kind,
@@ -178,6 +186,19 @@ pub(crate) struct Op<M> {
     pub(crate) has_immediate: bool,
     /// It was counted in its peer when it began.
     pub(crate) counted: bool,
+}
+
+impl Head {
+    /// That of a put in this lane.
+    pub(crate) const fn of_put(lane: u32) -> Self {
+        Self {
+            lane_or_back: lane,
+            kind: Kind::Put,
+            status: Status::InLane,
+            has_immediate: false,
+            counted: true,
+        }
+    }
 }
 
 impl<M> Op<M> {
@@ -196,7 +217,7 @@ impl<M> Op<M> {
     /// Where it stands.
     #[inline]
     pub(crate) fn status(&self) -> Status {
-        match self.status {
+        match self.head.status {
             Status::InLane if self.word & OUTSIDE != 0 => Status::Free,
             status => status,
         }
@@ -205,27 +226,28 @@ impl<M> Op<M> {
     /// It stands somewhere else now. Only [`Table::release`] frees a slot.
     #[inline(always)]
     pub(crate) fn set_status(&mut self, status: Status) {
-        self.status = status;
+        self.head.status = status;
         self.word = match status {
             Status::InLane => self.word & !OUTSIDE,
             _ => self.word | OUTSIDE,
         };
     }
 
-    /// It is in a lane, and was in none. As [`set_status`](Self::set_status), but quicker.
+    /// The operation of a free slot begins, in the lane of `head`: as
+    /// [`set_status`](Self::set_status), but quicker. `outside` is [`OUTSIDE`].
     #[inline(always)]
-    pub(crate) fn enter_lane(&mut self, lane: u32) {
-        debug_assert!(self.word & OUTSIDE != 0);
-        self.status = Status::InLane;
-        self.lane_or_back = lane;
-        self.word ^= OUTSIDE;
+    pub(crate) fn enter_lane(&mut self, head: &Head, outside: u64) -> OperationId {
+        debug_assert!(self.word & OUTSIDE != 0 && outside == OUTSIDE);
+        self.head = *head;
+        self.word ^= outside;
+        OperationId(self.word)
     }
 
     /// The operation is over: its id names nothing any more. Wraps after 2^43 uses of one slot.
     #[inline(always)]
     fn end(&mut self) {
         self.word = (self.word | OUTSIDE).wrapping_add(1 << GENERATION);
-        self.status = Status::InLane;
+        self.head.status = Status::InLane;
     }
 
     /// Whether it lives, and the device may have requests of it now or later.
@@ -251,6 +273,8 @@ pub(crate) struct Table<M> {
     marked: u32,
     live: u32,
     capacity: u32,
+    /// Operations of sessions that may be with the device at once.
+    reserve: u32,
     parked_head: u32,
     parked_tail: u32,
     parked: u32,
@@ -260,22 +284,32 @@ pub(crate) struct Table<M> {
 const FIRST_SLOTS: u32 = 16;
 
 impl<M> Table<M> {
-    /// A table for at most `capacity` operations.
-    pub(crate) fn new(capacity: u32) -> Self {
-        Self {
+    /// A table for at most `capacity` operations, up to `reserve` of which are begun in sessions and with
+    /// the device at once.
+    pub(crate) fn new(capacity: u32, reserve: u32) -> Self {
+        let mut table = Self {
             slots: Vec::new(),
             free: NONE,
             marked: NONE,
             live: 0,
             capacity: capacity.clamp(1, MOST_OPERATIONS),
+            reserve: 0,
             parked_head: NONE,
             parked_tail: NONE,
             parked: 0,
-        }
+        };
+        table.set_reserve(reserve);
+        table
+    }
+
+    /// From now on it is up to so many.
+    pub(crate) fn set_reserve(&mut self, reserve: u32) {
+        self.reserve = reserve.min(MOST_OPERATIONS);
+        self.reserve(0);
     }
 
     /// The slot that the next operation of a session takes: one that has no memory, link and id set,
-    /// and 1 request pending. None where [`grow`](Self::grow) is needed first.
+    /// and 1 request pending. None where all are taken.
     ///
     /// The caller fills it in, and says how many it took by [`keep`](Self::keep).
     #[inline(always)]
@@ -322,34 +356,31 @@ impl<M> Table<M> {
         let (mut at, mut kind) = (self.marked, None);
         while at != self.free {
             let op = self.op(at);
-            (at, kind) = (op.link, Some(op.kind));
+            (at, kind) = (op.link, Some(op.head.kind));
         }
         kind
     }
 
-    /// Makes more slots; false where there are as many as there may be.
+    /// So many more operations are, or will be, none of those that the reserve is for: makes slots, if
+    /// there are too few and there may be more. Not in a session.
+    ///
+    /// In a session no more begin than there are credits, and those that are in a lane have as many. So
+    /// if the others are counted here when they begin, or leave their lane, a session never lacks slots.
+    #[inline]
+    pub(crate) fn reserve(&mut self, more: u32) {
+        if self.len() - self.live < self.reserve + more && self.len() < self.capacity {
+            self.grow(self.live + self.reserve + more);
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    pub(crate) fn grow(&mut self) -> bool {
+    fn grow(&mut self, needed: u32) {
         let first = self.len();
-        let end = first.saturating_mul(2).max(FIRST_SLOTS).min(self.capacity);
-        if first >= end || self.free != NONE {
-            return self.free != NONE;
-        }
-        // What was taken since the mark goes on in what is new.
-        let mut last = self.marked;
-        while last != NONE {
-            match self.op(last).link {
-                NONE => {
-                    self.op_mut(last).link = first;
-                    break;
-                }
-                next => last = next,
-            }
-        }
-        if last == NONE {
-            self.marked = first;
-        }
+        let end = needed
+            .max(first.saturating_mul(2))
+            .max(FIRST_SLOTS)
+            .min(self.capacity);
         self.slots.reserve_exact((end - first) as usize);
         self.slots.extend((first..end).map(|slot| Op {
             // Generation 1: no request id is ever zero, which is what the device reports for
@@ -361,15 +392,10 @@ impl<M> Table<M> {
             memory: None,
             failure: None,
             pending: 1,
-            link: if slot + 1 < end { slot + 1 } else { NONE },
-            lane_or_back: NONE,
-            kind: Kind::Put,
-            status: Status::InLane,
-            has_immediate: false,
-            counted: false,
+            link: if slot + 1 < end { slot + 1 } else { self.free },
+            head: Head::of_put(NONE),
         }));
         self.free = first;
-        true
     }
 
     /// Puts an operation into a free slot.
@@ -381,16 +407,14 @@ impl<M> Table<M> {
         tag: u64,
         pending: u32,
     ) -> Option<&mut Op<M>> {
-        self.mark();
-        if self.free == NONE && !self.grow() {
-            return None;
-        }
+        self.reserve(1);
+        let op = self.slots.get_mut(self.free as usize)?;
+        self.free = op.link;
         self.live += 1;
-        let op = self.next()?;
         op.set_status(status);
-        (op.kind, op.peer, op.tag) = (kind, peer, tag);
+        (op.head.kind, op.peer, op.tag) = (kind, peer, tag);
         (op.pending, op.length, op.link) = (pending, 0, NONE);
-        (op.has_immediate, op.counted) = (false, false);
+        (op.head.has_immediate, op.head.counted) = (false, false);
         Some(op)
     }
 
@@ -408,35 +432,27 @@ impl<M> Table<M> {
         }
     }
 
-    /// Ends the operation in a lane that has this id and has succeeded: what completions of a busy
-    /// program are. All others are for [`awaited`](Self::awaited). Returns its lane as well, and a
-    /// completion that lacks the peer.
+    /// For ending operations that are in a lane and have succeeded: what completions of a busy program
+    /// are. All others are for [`awaited`](Self::awaited).
     ///
     /// The caller says how many it ended by [`forget`](Self::forget).
     #[inline(always)]
-    pub(crate) fn end(&mut self, wr_id: u64) -> Option<(u32, Completion)> {
-        let (free, slot) = (self.free, (wr_id & SLOT_MASK) as u32);
-        let op = self.slots.get_mut(slot as usize)?;
-        if op.word != wr_id {
-            return None;
+    pub(crate) fn ending(&mut self) -> Ending<'_, M> {
+        Ending {
+            slots: &mut self.slots,
+            free: self.free,
+            put_back: &mut self.free,
         }
-        let completion = Completion {
-            operation: OperationId(wr_id),
-            tag: op.tag,
-            peer: None,
-            kind: op.kind,
-            bytes: op.length,
-            immediate: None,
-            result: Ok(()),
-        };
-        // As `Op::end`, of one whose word and status are known.
-        op.word = wr_id.wrapping_add(OUTSIDE + (1 << GENERATION));
-        op.link = free;
-        self.free = slot;
-        Some((op.lane_or_back, completion))
     }
 
-    /// Operations that [`end`](Self::end) ended don't live any more.
+    /// The lane of the operation that this request is all of, if it is in one.
+    #[inline]
+    pub(crate) fn lane(&self, wr_id: u64) -> Option<u32> {
+        let op = self.slots.get((wr_id & SLOT_MASK) as usize)?;
+        (op.word == wr_id).then_some(op.head.lane_or_back)
+    }
+
+    /// Operations that [`ending`](Self::ending) ended don't live any more.
     #[inline(always)]
     pub(crate) fn forget(&mut self, count: u32) {
         self.live -= count;
@@ -514,7 +530,7 @@ impl<M> Table<M> {
         let op = self.op_mut(slot);
         op.set_status(Status::Parked);
         op.link = NONE;
-        op.lane_or_back = tail;
+        op.head.lane_or_back = tail;
         if tail == NONE {
             self.parked_head = slot;
         } else {
@@ -529,7 +545,7 @@ impl<M> Table<M> {
         let (back, link) = {
             let op = self.op(slot);
             debug_assert_eq!(op.status(), Status::Parked);
-            (op.lane_or_back, op.link)
+            (op.head.lane_or_back, op.link)
         };
         if back == NONE {
             self.parked_head = link;
@@ -539,7 +555,7 @@ impl<M> Table<M> {
         if link == NONE {
             self.parked_tail = back;
         } else {
-            self.op_mut(link).lane_or_back = back;
+            self.op_mut(link).head.lane_or_back = back;
         }
         self.parked -= 1;
     }
@@ -553,6 +569,46 @@ impl<M> Table<M> {
     /// Completions that wait.
     pub(crate) fn parked(&self) -> u32 {
         self.parked
+    }
+}
+
+/// Ends operations one after the other. What changes with each is in here, so that it stays in
+/// registers; it is put back on drop.
+pub(crate) struct Ending<'a, M> {
+    slots: &'a mut [Op<M>],
+    free: u32,
+    put_back: &'a mut u32,
+}
+
+impl<M> Ending<'_, M> {
+    /// Ends the operation that this request is all of, if it is in this lane and has succeeded, and
+    /// returns its completion but for the peer.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, wr_id: u64, vendor_status: u32, lane: u32) -> Option<Completion> {
+        let slot = (wr_id & SLOT_MASK) as u32;
+        let op = self.slots.get_mut(slot as usize)?;
+        if op.word != wr_id || op.head.lane_or_back != lane || vendor_status != 0 {
+            return None;
+        }
+        // As `Op::end`, of one whose word and status are known.
+        op.word = wr_id.wrapping_add(OUTSIDE + (1 << GENERATION));
+        op.link = mem::replace(&mut self.free, slot);
+        Some(Completion {
+            operation: OperationId(wr_id),
+            tag: op.tag,
+            peer: None,
+            kind: op.head.kind,
+            bytes: op.length,
+            immediate: None,
+            result: Ok(()),
+        })
+    }
+}
+
+impl<M> Drop for Ending<'_, M> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.put_back = self.free;
     }
 }
 
@@ -587,7 +643,7 @@ mod tests {
 
     #[test]
     fn a_stale_id_is_not_found() {
-        let mut table = Table::new(4);
+        let mut table = Table::new(4, 1);
         let slot = insert(&mut table, 1).unwrap();
         let old = table.id(slot);
         finish(&mut table, slot);
@@ -600,7 +656,7 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses_and_keeps_what_it_has() {
-        let mut table = Table::new(2);
+        let mut table = Table::new(2, 1);
         assert!(insert(&mut table, 1).is_some());
         let slot = insert(&mut table, 2).unwrap();
         assert!(!table.has_room());
@@ -611,7 +667,7 @@ mod tests {
 
     #[test]
     fn no_request_id_is_zero_and_none_looks_like_a_receive() {
-        let mut table = Table::new(2);
+        let mut table = Table::new(2, 1);
         let slot = insert(&mut table, 1).unwrap();
         let id = table.id(slot);
         assert_ne!(id.request(0), 0);
@@ -630,7 +686,7 @@ mod tests {
         fn every_live_operation_is_found_and_no_other(
             steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..300),
         ) {
-            let mut table = Table::new(16);
+            let mut table = Table::new(16, 4);
             let mut live: Vec<(OperationId, u64)> = Vec::new();
             let mut dead: Vec<OperationId> = Vec::new();
             for (i, (add, which)) in steps.into_iter().enumerate() {
@@ -659,7 +715,7 @@ mod tests {
         fn parked_completions_come_out_in_order(
             steps in prop::collection::vec((0u8..3, any::<prop::sample::Index>()), 1..200),
         ) {
-            let mut table = Table::new(8);
+            let mut table = Table::new(8, 8);
             let mut model: std::collections::VecDeque<u32> = Default::default();
             for (what, which) in steps {
                 match what {

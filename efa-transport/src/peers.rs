@@ -86,7 +86,7 @@ pub(crate) struct Peer<A> {
     pub(crate) handle: Option<A>,
     pub(crate) address: EndpointAddress,
     /// Operations and bytes: those that have succeeded, and those under way that say so
-    /// ([`Op::counted`](crate::ops::Op)).
+    /// ([`Head::counted`](crate::ops::Head)).
     pub(crate) operations: u64,
     /// Which life of the peer this is; 0 where it did not say.
     pub(crate) incarnation: u64,

@@ -125,6 +125,12 @@ impl Region {
         Arc::as_ptr(&self.0).addr()
     }
 
+    /// Whether it belongs to the domain with this identity.
+    #[inline]
+    pub(crate) fn is_of(&self, domain: usize) -> bool {
+        self.0.domain_id == domain
+    }
+
     /// Whether this is the only handle, so that no operation uses it.
     pub(crate) fn is_idle(&self) -> bool {
         Arc::strong_count(&self.0) == 1
@@ -180,11 +186,9 @@ impl Region {
             Bound::Unbounded => Some(self.0.length),
         };
         match (start, end) {
-            (Some(start), Some(end)) if start <= end && end <= self.0.length => Ok(LocalSlice {
-                region: self,
-                offset: start,
-                length: end - start,
-            }),
+            (Some(start), Some(end)) if start <= end && end <= self.0.length => {
+                Ok(LocalSlice::of_parts(self, self.0.addr + start, end - start))
+            }
             (start, end) => Err(Error::OutOfRange {
                 start: start.unwrap_or(u64::MAX),
                 end: end.unwrap_or(u64::MAX),
@@ -218,7 +222,7 @@ impl Region {
     pub fn to_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>> {
         let part = self.slice(range)?;
         let mut bytes = vec![0; usize::try_from(part.length).map_err(|_| Error::Overflow)?];
-        self.copy_out(part.offset, &mut bytes)?;
+        self.copy_out(part.offset(), &mut bytes)?;
         Ok(bytes)
     }
 
@@ -259,10 +263,13 @@ impl fmt::Debug for Region {
 }
 
 /// A part of a [`Region`]: the local side of a transfer. A `&Region` converts into the whole.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct LocalSlice<'a> {
     region: &'a Region,
-    offset: u64,
+    /// Of the region, so that nobody has to follow the handle for it.
+    inner: &'a RegionInner,
+    /// Of its first byte. Within the region, so no sum can overflow.
+    addr: u64,
     length: u64,
 }
 
@@ -276,7 +283,7 @@ impl<'a> LocalSlice<'a> {
     /// Where in the region it begins.
     #[inline]
     pub fn offset(&self) -> u64 {
-        self.offset
+        self.addr - self.inner.addr
     }
 
     /// Bytes.
@@ -303,54 +310,65 @@ impl<'a> LocalSlice<'a> {
                 length: self.length,
             });
         }
-        Ok(LocalSlice {
-            region: self.region,
-            offset: self.offset + range.start,
-            length: range.end - range.start,
-        })
+        let (addr, length) = (self.addr + range.start, range.end - range.start);
+        Ok(Self::of_parts(self.region, addr, length))
     }
 
-    /// What it consists of: region, offset, length.
+    /// What it consists of: region, address, length.
     #[inline(always)]
     pub(crate) fn parts(self) -> (&'a Region, u64, u64) {
-        (self.region, self.offset, self.length)
+        (self.region, self.addr, self.length)
     }
 
-    /// The slice of these parts, which were one's.
-    pub(crate) fn of_parts(region: &'a Region, offset: u64, length: u64) -> Self {
+    /// The slice of these parts, which are inside the region.
+    #[inline(always)]
+    pub(crate) fn of_parts(region: &'a Region, addr: u64, length: u64) -> Self {
         Self {
             region,
-            offset,
+            inner: &region.0,
+            addr,
             length,
         }
     }
 
-    /// Address of the first byte. Within the region, so the sum can't overflow.
-    #[inline]
+    /// Address of the first byte.
+    #[inline(always)]
     pub(crate) fn addr(&self) -> u64 {
-        self.region.0.addr + self.offset
+        self.addr
+    }
+
+    /// As [`Region::identity`].
+    #[inline(always)]
+    pub(crate) fn identity(&self) -> usize {
+        std::ptr::from_ref(self.inner).addr()
     }
 
     /// Whether the region belongs to the domain with this identity.
     #[inline]
     pub(crate) fn is_of(&self, domain: usize) -> bool {
-        self.region.0.domain_id == domain
+        self.inner.domain_id == domain
     }
 
     /// Whether the device may write it.
     #[inline]
     pub(crate) fn is_writable(&self) -> bool {
-        self.region.0.writable
+        self.inner.writable
     }
 }
 
 impl<'a> From<&'a Region> for LocalSlice<'a> {
     #[inline]
     fn from(region: &'a Region) -> Self {
-        Self {
-            region,
-            offset: 0,
-            length: region.0.length,
-        }
+        Self::of_parts(region, region.0.addr, region.0.length)
+    }
+}
+
+impl fmt::Debug for LocalSlice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalSlice")
+            .field("region", self.region)
+            .field("offset", &self.offset())
+            .field("length", &self.length)
+            .finish()
     }
 }

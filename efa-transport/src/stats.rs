@@ -5,6 +5,7 @@
 /// A snapshot; take two and subtract to get a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[repr(C)]
 pub struct Stats {
     /// Operations that finished successfully.
     pub operations: u64,
@@ -14,10 +15,11 @@ pub struct Stats {
     pub failed: u64,
     /// Requests handed to the device.
     pub requests: u64,
-    /// Sessions posted: each is one doorbell, or a few where it is long.
-    pub sessions: u64,
     /// Times that something could not be posted at once because the queue was full.
     pub queue_full: u64,
+    // Not beside `requests`, or the compiler adds to both at once, by five instructions.
+    /// Sessions posted: each is one doorbell, or a few where it is long.
+    pub sessions: u64,
     /// Batches that the device's library refused, and that were posted again.
     pub retries: u64,
     /// Most requests that were with the device at once.

@@ -104,9 +104,12 @@ pub struct SendCompletion {
 }
 
 /// What completions of sends are given to.
+///
+/// It takes many in its own loop, so that what it does with unusual ones can be outside the loop over
+/// the usual ones, which then has all registers.
 pub trait TakeSend {
-    /// Takes one.
-    fn take(&mut self, completion: SendCompletion);
+    /// Takes completions. Those that it leaves are for the next poll.
+    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>);
 }
 
 /// A closure that takes them.
@@ -114,8 +117,8 @@ pub(crate) struct Each<F>(pub(crate) F);
 
 impl<F: FnMut(SendCompletion)> TakeSend for Each<F> {
     #[inline(always)]
-    fn take(&mut self, completion: SendCompletion) {
-        (self.0)(completion);
+    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
+        completions.for_each(&mut self.0);
     }
 }
 

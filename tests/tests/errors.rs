@@ -69,6 +69,162 @@ fn a_panic_inside_a_session_posts_nothing_and_the_endpoint_goes_on() {
 }
 
 #[test]
+fn a_run_refuses_what_is_wrong_and_goes_on() {
+    under("max-rdma-size=4096").run(|t| {
+        let mut pair = pair(t)?;
+        let source = pair.region(&[1; 8192])?;
+        let target = pair.region(&[0; 8192])?;
+        let fixed = pair
+            .domain
+            .register(Buffer::zeroed(64)?, Access::LOCAL_READ)?;
+        let foreign = region(&t.domain()?, &[1; 64])?;
+        let (ab, remote) = (pair.ab, target.remote()?);
+        let gone = pair
+            .a
+            .connect(EndpointAddress::new(pair.domain.gid(), 4000, 0x4242)?)?;
+        pair.a.disconnect(gone)?;
+        pair.a.post(|session| -> Result<()> {
+            let all = session.run(ab, &source, |run| -> Result<_> {
+                for range in [8000..8193, 8193..8193, 0..u64::MAX, u64::MAX..u64::MAX] {
+                    match run.write(range.clone(), remote, 0) {
+                        Err(Error::OutOfRange { start, end, length }) => {
+                            ensure!((start..end) == range && length == 8192);
+                        }
+                        other => anyhow::bail!("{range:?}: {other:?}"),
+                    }
+                }
+                #[allow(clippy::reversed_empty_ranges)]
+                let backwards = run.read(9..8, remote.slice(..0)?, 0);
+                ensure!(matches!(backwards, Err(Error::OutOfRange { .. })));
+                let long = run.write(0..4097, remote, 0);
+                ensure!(
+                    matches!(long, Err(Error::TooLong { limit: 4096, .. })),
+                    "{long:?}"
+                );
+                let long = run.read(0..8192, remote.slice(..4097)?, 0);
+                ensure!(
+                    matches!(long, Err(Error::TooLong { limit: 4096, .. })),
+                    "{long:?}"
+                );
+                let small = run.write(0..9, remote.slice(..8)?, 0);
+                ensure!(
+                    matches!(small, Err(Error::RemoteTooSmall { .. })),
+                    "{small:?}"
+                );
+                let small = run.read(0..7, remote.slice(..8)?, 0);
+                ensure!(
+                    matches!(small, Err(Error::LocalTooSmall { .. })),
+                    "{small:?}"
+                );
+                run.write(0..4096, remote, 1)?;
+                Ok(run.room())
+            })?;
+            ensure!(all == session.room() && session.len() == 1);
+            let read = session.run(ab, &fixed, |run| run.read(0..8, remote.slice(..8)?, 0));
+            ensure!(matches!(read, Err(Error::ReadOnlyRegion)), "{read:?}");
+            let nothing = session.run(ab, &foreign, |_| -> Result<(), Error> {
+                panic!("there is no such run")
+            });
+            ensure!(matches!(nothing, Err(Error::ForeignRegion)), "{nothing:?}");
+            let nothing = session.run(gone, &source, |_| -> Result<(), Error> {
+                panic!("there is no such run")
+            });
+            ensure!(
+                matches!(
+                    nothing,
+                    Err(Error::PeerGone {
+                        reason: Gone::Disconnected,
+                        ..
+                    })
+                ),
+                "{nothing:?}"
+            );
+            // An error that is kept to oneself takes nothing back.
+            let kept = session.run(ab, &source, |run| {
+                run.write(4096..8192, remote.slice(4096..)?, 2)?;
+                Err::<(), _>(Error::Overflow)
+            });
+            ensure!(matches!(kept, Err(Error::Overflow)) && session.len() == 2);
+            Ok(())
+        })?;
+        pair.a.flush(None)?;
+        let mut all = Vec::new();
+        pair.a.poll(&mut all)?;
+        ensure!(
+            all.len() == 2 && all.iter().all(|done| done.result.is_ok()),
+            "{all:?}"
+        );
+        ensure!(target.to_vec(..)? == [1; 8192]);
+        pair.works(&BYTES)
+    });
+}
+
+#[test]
+fn a_run_with_a_full_queue_keeps_what_it_has() {
+    run(|t| {
+        let mut pair = pair(t)?;
+        let source = pair.region(&[1; 64])?;
+        let target = pair.region(&[0; 64])?;
+        let (ab, remote) = (pair.ab, target.remote()?);
+        let depth = pair.a.depth();
+        pair.a.post(|session| {
+            session.run(ab, &source, |run| -> Result<()> {
+                for tag in 0..depth {
+                    ensure!(run.room() == depth - tag);
+                    run.write(0..64, remote, tag.into())?;
+                }
+                for _ in 0..2 {
+                    let full = run.write(0..64, remote, 0);
+                    ensure!(
+                        matches!(full, Err(Error::QueueFull { free: 0, .. })),
+                        "{full:?}"
+                    );
+                }
+                Ok(())
+            })
+        })?;
+        ensure!(pair.a.free_depth() == 0 && pair.a.stats().queue_full == 2);
+        let mut told = 0;
+        while told < depth {
+            told += pair.a.poll_each(|done| assert!(done.result.is_ok()))? as u32;
+        }
+        pair.works(&BYTES)
+    });
+}
+
+#[test]
+fn a_panic_inside_a_run_posts_nothing_and_the_endpoint_goes_on() {
+    run(|t| {
+        let mut pair = pair(t)?;
+        let (source, target) = (pair.region(&[1; 64])?, pair.region(&[0; 64])?);
+        let (ab, remote) = (pair.ab, target.remote()?);
+        let free = pair.a.free_depth();
+        for _ in 0..3 {
+            let unwound = catch_unwind(AssertUnwindSafe(|| {
+                pair.a.post(|session| -> Result<(), Error> {
+                    session.write(ab, &source, remote, 1)?;
+                    session.run(ab, &source, |run| {
+                        run.write(0..64, remote, 2)?;
+                        panic!("this panic is part of the test")
+                    })
+                })
+            }));
+            ensure!(unwound.is_err());
+        }
+        ensure!(pair.a.free_depth() == free && pair.a.operations() == 0);
+        let stats = pair.a.peer_stats(ab)?;
+        ensure!((stats.operations, stats.bytes) == (0, 0), "{stats:?}");
+        pair.works(&BYTES)?;
+        ensure!(
+            target.to_vec(..)? == [0; 64],
+            "an aborted write was carried out"
+        );
+        ensure!(source.into_buffer().is_ok(), "something keeps the region");
+        Ok(())
+    });
+}
+
+#[test]
 fn posting_before_connecting_is_refused_with_the_state() {
     run(|t| {
         t.need(Capabilities::RDMA_WRITE)?;

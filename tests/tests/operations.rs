@@ -309,6 +309,75 @@ fn short_operations_share_a_lane_and_each_is_told_of_once() {
 }
 
 #[test]
+fn runs_and_single_requests_share_a_session() {
+    for path in [DataPath::Libefa, DataPath::Auto] {
+        under("").run(|t| {
+            let config = Config {
+                path,
+                ..Config::default()
+            };
+            let mut pair = Pair::new(t, config)?;
+            let bytes = t.rng().bytes(4096);
+            let (first, second) = (pair.region(&bytes)?, pair.region(&bytes)?);
+            let back = pair.region(&[0; 4096])?;
+            let target = pair.region(&[0; 4096])?;
+            let (ab, remote) = (pair.ab, target.remote()?);
+            let part = |i: u64| i * 256..(i + 1) * 256;
+            let watched = pair.b.await_immediate(77, 2, 0)?;
+            for round in 0..20 {
+                let mut told = HashSet::new();
+                let posted: u32 = pair.a.post(|session| -> anyhow::Result<u32> {
+                    session.run(ab, &first, |run| -> anyhow::Result<()> {
+                        for i in 0..4 {
+                            run.write(part(i), remote.slice(part(i))?, i)?;
+                        }
+                        Ok(())
+                    })?;
+                    // Another region, and the first one again.
+                    session.write(ab, second.slice(part(4))?, remote.slice(part(4))?, 4)?;
+                    session.run(ab, &first, |run| {
+                        run.write(part(5), remote.slice(part(5))?, 5)?;
+                        run.write(part(6), remote.slice(part(6))?, 6)
+                    })?;
+                    session.run(ab, &second, |_| Ok::<_, Error>(()))?;
+                    if round < 2 {
+                        session.run(ab, &second, |run| {
+                            run.write_with_immediate(part(7), remote.slice(part(7))?, 77, 7)
+                        })?;
+                    }
+                    Ok(session.len())
+                })?;
+                ensure!(posted == if round < 2 { 8 } else { 7 });
+                while told.len() < posted as usize {
+                    pair.a.poll_each(|done| {
+                        assert!(done.result.is_ok(), "{done:?}");
+                        assert_eq!((done.peer, done.bytes), (Some(ab), 256));
+                        assert!(told.insert(done.tag), "told twice: {done:?}");
+                    })?;
+                }
+            }
+            done(&mut pair.b, watched)?;
+            let all = 8 * 256;
+            ensure!(target.to_vec(..all)? == bytes[..all as usize]);
+            // Reads, into the places that the writes came from.
+            pair.a.post(|session| {
+                session.run(ab, &back, |run| {
+                    (0..8).try_for_each(|i| run.read(part(i), remote.slice(part(i))?, i).map(drop))
+                })
+            })?;
+            pair.a.flush(None)?;
+            pair.a
+                .poll_each(|done| assert!(done.result.is_ok(), "{done:?}"))?;
+            ensure!(back.to_vec(..all)? == bytes[..all as usize]);
+            for region in [first, second, back] {
+                ensure!(region.into_buffer().is_ok(), "something keeps the region");
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
 fn a_panic_while_completions_are_taken_loses_none_of_the_others() {
     for path in [DataPath::Libefa, DataPath::Auto] {
         under("").run(|t| {

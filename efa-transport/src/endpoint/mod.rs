@@ -425,19 +425,21 @@ impl Endpoint {
     /// Posts the requests that `build` adds to a session, with one doorbell: all of them, or
     /// none if `build` returns an error or panics, or if the device refuses.
     ///
-    /// This is the fastest way to post many short operations. The closure sees nothing but
-    /// the session, which can't leave it.
+    /// This is the fastest way to post many short operations, above all in [runs](Session::run) with
+    /// one peer and one region. The closure sees nothing but the session, which can't leave it.
     ///
     /// ```no_run
     /// # use efa_transport::{Endpoint, Error, PeerId, Region, RemoteRegion};
     /// # fn f(endpoint: &mut Endpoint, peer: PeerId, region: &Region, remote: RemoteRegion)
     /// # -> Result<(), Error> {
     /// endpoint.post(|session| {
-    ///     for i in 0..16u64 {
-    ///         let part = i * 64..(i + 1) * 64;
-    ///         session.write(peer, region.slice(part.clone())?, remote.slice(part)?, i)?;
-    ///     }
-    ///     Ok::<_, Error>(())
+    ///     session.run(peer, region, |run| {
+    ///         for i in 0..16u64 {
+    ///             let part = i * 64..(i + 1) * 64;
+    ///             run.write(part.clone(), remote.slice(part)?, i)?;
+    ///         }
+    ///         Ok::<_, Error>(())
+    ///     })
     /// })
     /// # }
     /// ```
@@ -471,8 +473,8 @@ impl Endpoint {
     /// As [`poll`](Self::poll), but gives each completion to `take` instead of writing it to
     /// memory: the fastest way to learn of many short operations.
     ///
-    /// No lock is held while `take` runs. If it panics, completions that it was not given are
-    /// lost, and nothing else.
+    /// No lock is held while `take` runs. If it panics, completions that it was not given come with the
+    /// next poll.
     ///
     /// ```no_run
     /// # fn f(endpoint: &mut efa_transport::Endpoint) -> Result<(), efa_transport::Error> {
@@ -489,25 +491,16 @@ impl Endpoint {
     #[inline(always)]
     pub fn poll_each(&mut self, mut take: impl FnMut(Completion)) -> Result<usize> {
         let mut taken = 0;
-        if self.core.flow.table.parked() > 0 {
-            taken += self.take_parked(&mut take);
-        }
-        taken += self.core.poll_send(&mut take)?;
+        let mut result = self.core.poll_send(&mut take, &mut taken);
         if self.has_more_to_do() {
-            self.progress_rest()?;
-            taken += self.take_parked(&mut take);
+            result = result.and_then(|()| self.progress_rest().map(drop));
+            // Not by a function that is given `take`: what it changes would have to be in memory.
+            while let Some(completion) = self.core.flow.take_parked() {
+                taken += 1;
+                take(completion);
+            }
         }
-        Ok(taken)
-    }
-
-    #[cold]
-    fn take_parked(&mut self, take: &mut dyn FnMut(Completion)) -> usize {
-        let mut taken = 0;
-        while let Some(completion) = self.core.flow.take_parked() {
-            taken += 1;
-            take(completion);
-        }
-        taken
+        result.map(|()| taken)
     }
 
     /// One round of everything, in which completions are kept. Returns how much happened.

@@ -141,6 +141,11 @@ struct World {
     trace: u64,
     /// What runs have used.
     lane_memory: Vec<Weak<u64>>,
+    /// Where the quick way ended an operation last.
+    last_lane: u32,
+    /// The lanes of the last run and the one before.
+    last_run: u32,
+    before: u32,
     /// Operations that succeeded, and their bytes.
     succeeded: (u64, u64),
 }
@@ -174,6 +179,9 @@ impl World {
             draining: false,
             trace: seed,
             lane_memory: Vec::new(),
+            last_lane: NONE,
+            last_run: NONE,
+            before: NONE,
             succeeded: (0, 0),
         }
     }
@@ -319,7 +327,7 @@ impl World {
         let mut posted: Vec<(Posted, Weak<u64>, u64)> = Vec::new();
         let abort = self.random.chance(20);
         self.flow.open();
-        let (mut before, mut last) = (NONE, NONE);
+        let mut run = Run::NONE;
         for _ in 0..self.random.below(4) {
             let Some(peer) = self.any_peer() else { break };
             // Often one of a run that is not over.
@@ -330,31 +338,32 @@ impl World {
             };
             let weak = Rc::downgrade(&token);
             self.lane_memory.push(weak.clone());
-            let (mut run, handle) = match self.flow.run(before, peer, Some(&token)) {
-                Some((run, _, handle)) => (run, Rc::downgrade(handle)),
+            let mut handle = None;
+            if self.random.chance(70) {
+                let known = self.flow.run_known(&mut run, self.before, peer, &token);
+                handle = known.map(|(_, handle)| Rc::downgrade(handle));
+            }
+            if handle.is_none() {
+                let found = self.flow.run(&mut run, self.before, peer, Some(&token));
+                handle = found.map(|(_, handle)| Rc::downgrade(handle));
+            }
+            let handle = match handle {
+                Some(handle) => handle,
                 None => panic!("{:?}", self.flow.refusal(peer)),
             };
             drop(token);
-            before = std::mem::replace(&mut last, run.lane());
+            self.before = std::mem::replace(&mut self.last_run, run.lane());
             for _ in 0..self.random.below(4) {
                 self.tags += 1;
                 let free = self.flow.credits.free();
-                let begun = match self.flow.begin(&mut run, Kind::Put, self.tags, 5) {
-                    Some(id) => Some(id),
-                    None => match self.flow.refusal(peer) {
-                        None => self.flow.begin(&mut run, Kind::Put, self.tags, 5),
-                        Some(Refused::QueueFull) => {
-                            assert_eq!(free, 0);
-                            None
-                        }
-                        Some(Refused::TableFull) => {
-                            assert!(!self.flow.table.has_room());
-                            None
-                        }
-                        Some(other) => panic!("{other:?}"),
-                    },
+                let Some(id) = self.flow.begin(&mut run, Kind::Put, self.tags, 5) else {
+                    match self.flow.refusal(peer) {
+                        Some(Refused::QueueFull) => assert_eq!(free, 0),
+                        Some(Refused::TableFull) => assert!(!self.flow.table.has_room()),
+                        other => panic!("{other:?}"),
+                    }
+                    break;
                 };
-                let Some(id) = begun else { break };
                 let chunk = Chunk {
                     local: 0,
                     lkey: 0,
@@ -453,9 +462,13 @@ impl World {
         }
     }
 
+    /// As the endpoint does it: the quick way where there is one, and somebody takes the completions.
     fn poll(&mut self) {
         let direct = self.random.chance(60);
         let mut out = Vec::new();
+        // It begins in the lane where the one before ended, whatever became of that, and counts once
+        // for all in a row.
+        let (mut peer, mut count) = (self.flow.lane_peer(self.last_lane), 0);
         for _ in 0..self.random.below(20) {
             if self.queue.is_empty() {
                 break;
@@ -470,23 +483,37 @@ impl World {
                     expect.statuses.push(status);
                 }
             }
-            // As the endpoint does: the quick way where there is one, and somebody takes the completion.
-            let quick = (direct && status == 0).then(|| self.flow.end(posted.wr_id));
-            if let Some((lane, mut completion)) = quick.flatten() {
-                completion.peer = self.flow.lane_peer(lane);
-                assert!(completion.peer.is_some());
-                out.push(completion);
-                self.flow.ended(lane, 1);
-            } else {
-                let mut take = |completion| out.push(completion);
-                let take: Option<&mut dyn FnMut(Completion)> = match direct {
-                    true => Some(&mut take),
-                    false => None,
-                };
-                self.flow.complete(posted.wr_id, status, take);
+            if !direct {
+                self.flow.complete(posted.wr_id, status);
+                continue;
             }
-            // What was still posted before must have been kept alive until here; from
-            // here on it may go.
+            loop {
+                let done = self.flow.ending().end(posted.wr_id, status, self.last_lane);
+                if let Some(mut completion) = done {
+                    completion.peer = peer;
+                    assert!(peer.is_some());
+                    out.push(completion);
+                    count += 1;
+                    break;
+                }
+                match self.flow.table.lane(posted.wr_id) {
+                    Some(lane) if lane != self.last_lane => {
+                        self.flow.ended(self.last_lane, std::mem::take(&mut count));
+                        self.last_lane = lane;
+                        peer = self.flow.lane_peer(lane);
+                    }
+                    _ => {
+                        self.flow.complete(posted.wr_id, status);
+                        break;
+                    }
+                }
+            }
+        }
+        // What was still posted before must have been kept alive until here; from
+        // here on it may go.
+        self.flow.ended(self.last_lane, count);
+        while let Some(completion) = direct.then(|| self.flow.take_parked()).flatten() {
+            out.push(completion);
         }
         for completion in out {
             self.check(completion);
@@ -605,7 +632,13 @@ impl World {
                     let at = self.random.below(self.peers.len() as u64) as usize;
                     let peer = self.peers.swap_remove(at);
                     assert!(self.flow.disconnect(peer, Gone::Disconnected));
-                    assert!(self.flow.run(NONE, peer, None).is_none());
+                    let mut run = Run::NONE;
+                    assert!(self.flow.run(&mut run, NONE, peer, None).is_none());
+                    assert!(
+                        self.flow
+                            .run_known(&mut run, NONE, peer, &Rc::new(0))
+                            .is_none()
+                    );
                     let why = Some(Refused::Peer(Gone::Disconnected));
                     assert_eq!(self.flow.refusal(peer), why);
                 }
@@ -632,7 +665,8 @@ impl World {
         self.invariants();
     }
 
-    fn invariants(&self) {
+    fn invariants(&mut self) {
+        self.flow.audit();
         let with_device = (self.in_flight.len() + self.queue.len()) as u32;
         assert_eq!(self.flow.credits.used(), with_device);
         assert!(with_device <= self.depth);
@@ -778,14 +812,22 @@ fn busy(depth: u32, quantum: u32, peers: u32) -> (Flow<Token, Handle>, Vec<PeerI
     (flow, peers)
 }
 
+/// Ends an operation the quick way, if it goes. Its lane, and its completion.
+fn end<M: Memory, A>(flow: &mut Flow<M, A>, wr_id: u64, status: u32) -> Option<(u32, Completion)> {
+    let lane = flow.table.lane(wr_id)?;
+    assert!(flow.ending().end(wr_id, status, lane ^ 1).is_none());
+    let done = flow.ending().end(wr_id, status, lane)?;
+    Some((lane, done))
+}
+
 #[test]
 fn a_completion_that_comes_twice_ends_nothing_twice() {
     let (mut flow, peers) = busy(4, 4, 1);
     let memory = piece(8).memory;
     let begin = |flow: &mut Flow<_, _>, tag| {
-        assert!(flow.refusal(peers[0]).is_none());
         flow.open();
-        let (mut run, ..) = flow.run(NONE, peers[0], Some(&memory)).unwrap();
+        let mut run = Run::NONE;
+        flow.run(&mut run, NONE, peers[0], Some(&memory)).unwrap();
         let id = flow.begin(&mut run, Kind::Put, tag, 8).unwrap();
         flow.run_ended(&mut run);
         flow.posted(1);
@@ -795,10 +837,10 @@ fn a_completion_that_comes_twice_ends_nothing_twice() {
     for status in [0, 7] {
         let request = begin(&mut flow, 1);
         // The completion waits to be taken: the slot is not free yet.
-        flow.complete(request, status, None);
-        flow.complete(request, status, None);
-        assert!(flow.end(request).is_none());
-        flow.complete(request, 0, Some(&mut |_| panic!("it ended before")));
+        flow.complete(request, status);
+        flow.complete(request, status);
+        assert!(end(&mut flow, request, 0).is_none());
+        flow.complete(request, 0);
     }
     let receive = flow.begin_receive(2, 8, &memory).unwrap();
     assert!(flow.received(receive.request(0), 0, 8, Some(peers[0]), None));
@@ -807,16 +849,16 @@ fn a_completion_that_comes_twice_ends_nothing_twice() {
     assert_eq!(flow.credits.used(), 1);
     assert_eq!(flow.in_flight(peers[0]), 1);
     assert_eq!(flow.succeeded(peers[0]), (1, 8));
-    flow.complete(other, 0, None);
+    flow.complete(other, 0);
     assert_eq!(flow.in_flight(peers[0]), 0);
     assert_eq!(flow.succeeded(peers[0]), (2, 16));
     // And where the slot is free again, and used again.
     let request = begin(&mut flow, 3);
-    let (lane, _) = flow.end(request).unwrap();
+    let (lane, _) = end(&mut flow, request, 0).unwrap();
     flow.ended(lane, 1);
     begin(&mut flow, 4);
-    assert!(flow.end(request).is_none());
-    flow.complete(request, 0, None);
+    assert!(end(&mut flow, request, 0).is_none());
+    flow.complete(request, 0);
     assert_eq!(flow.stats.stale_completions, 6);
     assert_eq!(std::iter::from_fn(|| flow.take_parked()).count(), 4);
 }
@@ -867,7 +909,7 @@ fn the_bound_on_waiting_holds_with_many_peers_and_long_operations() {
         let bound = 2 * u64::from(quantum) * (queued + 1) * u64::from(count);
         'search: loop {
             assert!(!outstanding.is_empty());
-            flow.complete(outstanding.remove(0), 0, None);
+            flow.complete(outstanding.remove(0), 0);
             flow.pump(u32::MAX, &mut sink);
             flow.commit();
             for wr_id in sink.requests.drain(..) {
@@ -902,7 +944,7 @@ fn a_stream_is_not_starved_by_a_flood_of_small_operations() {
         flow.commit();
         order.append(&mut sink.requests);
         let next = order[order.len() - flow.credits.used() as usize];
-        flow.complete(next, 0, None);
+        flow.complete(next, 0);
     }
     let of_long = order
         .iter()
@@ -927,7 +969,7 @@ fn a_foreign_id_finds_no_operation() {
     let (mut flow, _) = busy(4, 4, 1);
     assert_eq!(flow.take(OperationId(u64::MAX)).map(|_| ()), Err(Unknown));
     assert!(!flow.interrupt(OperationId(u64::from(NONE)), FailureKind::Cancelled));
-    flow.complete(1 << 20, 0, None);
+    flow.complete(1 << 20, 0);
     assert_eq!(flow.stats.stale_completions, 1);
 }
 
@@ -967,7 +1009,7 @@ fn immediates_wait_for_the_peers_grant_and_go_on_when_it_has_room() {
         flow.pump(u32::MAX, &mut sink);
         flow.commit();
         assert_eq!(sink.requests.len(), 1, "one more was granted");
-        flow.complete(sink.requests.remove(0), 0, None);
+        flow.complete(sink.requests.remove(0), 0);
     }
     assert_eq!(flow.table.parked(), 3);
     assert!(!flow.is_starving());

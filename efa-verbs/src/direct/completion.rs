@@ -126,10 +126,12 @@ impl CompletionRing {
         most: usize,
         taker: &mut impl TakeSend,
     ) -> usize {
-        match sends.returns() {
-            Some(returns) => self.poll(SEND_QUEUE, most, &mut Sent { returns, taker }),
-            None => 0,
-        }
+        let Some(returns) = sends.returns() else {
+            return 0;
+        };
+        let mut found = self.read(SEND_QUEUE, most, Sent { returns });
+        taker.take(found.by_ref());
+        found.taken()
     }
 
     /// Takes up to `most` completions of `receives`, the receive queue of this queue's queue pair, and
@@ -142,60 +144,28 @@ impl CompletionRing {
         take: impl FnMut(Received),
     ) -> usize {
         let returns = receives.ids().returns();
-        self.poll(RECEIVE_QUEUE, most, &mut Arrived { returns, take })
+        let mut found = self.read(RECEIVE_QUEUE, most, Arrived { returns });
+        found.by_ref().for_each(take);
+        found.taken()
     }
 
-    /// Reads entries of `kind` and gives each to `taker`, until `most` were taken or there are no more.
-    /// Those that have nothing to do with the queue, or that `taker` doesn't know, are skipped.
-    ///
-    /// What changes with each entry is in local variables, so that it stays in registers.
+    /// Reads entries of `kind`, up to `most`. Those that have nothing to do with the queue, or that
+    /// `known` doesn't know, are skipped.
     #[inline(always)]
-    fn poll(&mut self, kind: u64, most: usize, taker: &mut impl TakeEntry) -> usize {
-        let (ring, mask) = (self.ring, self.mask);
+    fn read<T: Known>(&mut self, kind: u64, most: usize, known: T) -> Reading<'_, T> {
         let phase = (u64::from(self.consumed >> self.shift) << 24 & PHASE) ^ PHASE;
-        // What an entry has that is there and concerns this queue.
-        let mut wanted = self.queue_pair | kind | phase;
         // Never more than once around, so that this fits.
-        let most = most.min(mask as usize + 1) as u32;
-        // How far to read: one count serves as position and as number.
-        let mut end = self.consumed.wrapping_add(most);
-        let mut reading = Reading {
+        let most = most.min(self.mask as usize + 1) as u32;
+        Reading {
+            ring: self.ring,
+            mask: self.mask,
+            wanted: self.queue_pair | kind | phase,
             consumed: self.consumed,
+            end: self.consumed.wrapping_add(most),
+            most,
+            known,
             queue: self,
-        };
-        while reading.consumed != end {
-            // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller
-            // promises to be readable and `check` to be aligned. The device writes it meanwhile: one
-            // volatile read of a whole word sees either the old one or the new one.
-            let (word, rest) = unsafe {
-                let entry = ring.add((reading.consumed & mask) as usize).cast::<u64>();
-                (entry.read_volatile(), entry.add(1).cast::<[u64; 3]>())
-            };
-            // One comparison for the usual case.
-            let difference = (word ^ wanted) & (PHASE | IDENTITY);
-            if difference & PHASE != 0 {
-                hint::cold_path();
-                break;
-            }
-            entry::from_device();
-            reading.consumed = entry::opaque(reading.consumed.wrapping_add(1));
-            if reading.consumed & mask == 0 {
-                hint::cold_path();
-                wanted ^= PHASE;
-            }
-            // SAFETY: the entry is inside the ring and there, so the device has written all of it.
-            let taken = difference == 0 && unsafe { taker.take(word, rest) }.is_some();
-            if !taken {
-                hint::cold_path();
-                reading.queue.stale += 1;
-                end = end.wrapping_add(1);
-                // Once around: a device that writes nonsense as fast as it is read keeps nobody here.
-                if reading.consumed.wrapping_sub(reading.queue.consumed) > mask {
-                    break;
-                }
-            }
         }
-        most.wrapping_sub(end.wrapping_sub(reading.consumed)) as usize
     }
 
     #[cold]
@@ -220,41 +190,45 @@ impl CompletionRing {
     }
 }
 
-/// What entries are given to. Not a closure: the compiler inlines those as it likes.
-trait TakeEntry {
-    /// Takes an entry by its first word and where its others are. None if it doesn't know it.
+/// What knows entries. Not a closure: the compiler inlines those as it likes.
+trait Known {
+    /// What an entry tells.
+    type Item;
+
+    /// What an entry tells by its first word and where its others are. None if it isn't known.
     ///
     /// # Safety
     ///
     /// The others are readable, and written.
-    unsafe fn take(&mut self, word: u64, rest: *const [u64; 3]) -> Option<()>;
+    unsafe fn tell(&mut self, word: u64, rest: *const [u64; 3]) -> Option<Self::Item>;
 }
 
 /// Entries of the send queue.
-struct Sent<'a, T> {
+struct Sent<'a> {
     returns: Returns<'a>,
-    taker: &'a mut T,
 }
 
-impl<T: TakeSend> TakeEntry for Sent<'_, T> {
+impl Known for Sent<'_> {
+    type Item = SendCompletion;
+
     #[inline(always)]
-    unsafe fn take(&mut self, word: u64, _: *const [u64; 3]) -> Option<()> {
+    unsafe fn tell(&mut self, word: u64, _: *const [u64; 3]) -> Option<SendCompletion> {
         let wr_id = self.returns.give(word as u16)?;
         let status = VendorStatus((word >> 16) as u8 as u32);
-        self.taker.take(SendCompletion { wr_id, status });
-        Some(())
+        Some(SendCompletion { wr_id, status })
     }
 }
 
 /// Entries of the receive queue.
-struct Arrived<'a, F> {
+struct Arrived<'a> {
     returns: Returns<'a>,
-    take: F,
 }
 
-impl<F: FnMut(Received)> TakeEntry for Arrived<'_, F> {
+impl Known for Arrived<'_> {
+    type Item = Received;
+
     #[inline(always)]
-    unsafe fn take(&mut self, word: u64, rest: *const [u64; 3]) -> Option<()> {
+    unsafe fn tell(&mut self, word: u64, rest: *const [u64; 3]) -> Option<Received> {
         let unsolicited = word & UNSOLICITED != 0;
         let wr_id = if unsolicited {
             0
@@ -263,18 +237,78 @@ impl<F: FnMut(Received)> TakeEntry for Arrived<'_, F> {
         };
         // SAFETY: the caller's promise.
         let [second, third, fourth] = unsafe { rest.read_volatile() };
-        (self.take)(received(wr_id, unsolicited, word, second, [third, fourth]));
-        Some(())
+        Some(received(wr_id, unsolicited, word, second, [third, fourth]))
     }
 }
 
-/// How far a poll has read, put back on drop.
-struct Reading<'a> {
+/// A poll under way: what changes with each entry, and what is looked at, is in here, so that it stays
+/// in registers. How far it has read is put back on drop.
+struct Reading<'a, T> {
+    ring: *const [u64; 4],
+    mask: u32,
+    /// What an entry has that is there and concerns the queue.
+    wanted: u64,
     consumed: u32,
+    /// How far to read: one count serves as position and as number.
+    end: u32,
+    most: u32,
+    known: T,
     queue: &'a mut CompletionRing,
 }
 
-impl Drop for Reading<'_> {
+impl<T> Reading<'_, T> {
+    /// Entries that were taken.
+    #[inline(always)]
+    fn taken(&self) -> usize {
+        self.most.wrapping_sub(self.end.wrapping_sub(self.consumed)) as usize
+    }
+}
+
+impl<T: Known> Iterator for Reading<'_, T> {
+    type Item = T::Item;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<T::Item> {
+        while self.consumed != self.end {
+            // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller
+            // promises to be readable and `check` to be aligned. The device writes it meanwhile: one
+            // volatile read of a whole word sees either the old one or the new one.
+            let (word, rest) = unsafe {
+                let at = (self.consumed & self.mask) as usize;
+                let entry = self.ring.add(at).cast::<u64>();
+                (entry.read_volatile(), entry.add(1).cast::<[u64; 3]>())
+            };
+            // One comparison for the usual case.
+            let difference = (word ^ self.wanted) & (PHASE | IDENTITY);
+            if difference & PHASE != 0 {
+                hint::cold_path();
+                break;
+            }
+            entry::from_device();
+            self.consumed = entry::opaque(self.consumed.wrapping_add(1));
+            if self.consumed & self.mask == 0 {
+                hint::cold_path();
+                self.wanted ^= PHASE;
+            }
+            if difference == 0 {
+                // SAFETY: the entry is inside the ring and there, so the device has written all of it.
+                if let Some(item) = unsafe { self.known.tell(word, rest) } {
+                    return Some(item);
+                }
+            }
+            hint::cold_path();
+            self.queue.stale += 1;
+            self.end = self.end.wrapping_add(1);
+            // Once around: a device that writes nonsense as fast as it is read keeps nobody here.
+            if self.consumed.wrapping_sub(self.queue.consumed) > self.mask {
+                break;
+            }
+        }
+        None
+    }
+}
+
+impl<T> Drop for Reading<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         let queue = &mut *self.queue;

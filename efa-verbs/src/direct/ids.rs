@@ -23,7 +23,8 @@ struct Slot {
 pub(super) struct Ids {
     /// `mask + 1` slots, owned. As many of them as `taken` says have a request.
     slots: NonNull<Slot>,
-    /// `mask + 1` ids, owned. Those from `taken` on are of slots without a request, each slot once.
+    /// `mask + 1` ids, owned. Those from `taken` on are the last ones of slots without a request, each
+    /// slot once.
     free: NonNull<u16>,
     /// The number of slots, which is the queue's number of entries, less one.
     mask: u32,
@@ -60,7 +61,10 @@ impl Ids {
             request: FREE,
         };
         let slots: Box<[Slot]> = vec![slot; entries as usize].into();
-        let free: Box<[u16]> = (0..entries).map(|id| id as u16).collect();
+        // The generation before the first one.
+        let free: Box<[u16]> = (0..entries)
+            .map(|slot| (slot as u16).wrapping_sub(entries as u16))
+            .collect();
         Self {
             slots: NonNull::from(Box::leak(slots)).cast(),
             free: NonNull::from(Box::leak(free)).cast(),
@@ -90,7 +94,10 @@ impl Ids {
         }
         // SAFETY: `at` is below the number of ids, and the slot is one of the table.
         let id = unsafe {
-            let id = *self.free.add(at as usize).as_ref();
+            // The next generation of the slot. A queue of 65536 entries has one generation. That this
+            // is done here, not when the id comes back, leaves a register to those who poll.
+            let last = *self.free.add(at as usize).as_ref();
+            let id = last.wrapping_add((self.mask + 1) as u16);
             *slot(self.slots.as_ptr(), self.mask, id) = Slot {
                 wr_id,
                 request: id.into(),
@@ -170,9 +177,7 @@ impl Returns<'_> {
             }
             (*slot).request = FREE;
             self.taken = self.taken.wrapping_sub(1);
-            // The next generation of the same slot. A queue of 65536 entries has one generation.
-            let next = id.wrapping_add((self.mask + 1) as u16);
-            *self.free.add(self.taken as usize) = next;
+            *self.free.add(self.taken as usize) = id;
             Some((*slot).wr_id)
         }
     }

@@ -2,11 +2,11 @@
 
 mod entry;
 
-use std::hint;
 use std::io;
 use std::mem;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
+use std::slice;
 
 use efa_sys as sys;
 
@@ -264,63 +264,48 @@ impl CompletionQueue {
     #[inline(always)]
     pub(crate) fn poll_send(&mut self, most: usize, taker: &mut impl TakeSend) -> Result<usize> {
         let (mut taken, mut stale) = (0, 0);
-        if !self.left.is_empty() {
-            hint::cold_path();
-            taken = self.hand_over(most, taker);
-        }
         while taken < most {
-            let room = (most - taken).min(self.work.len());
-            // SAFETY: the queue is alive and exclusively borrowed; there is room for as many.
-            let found = unsafe { (self.classic)(self.cq, room as i32, self.work.as_mut_ptr()) };
-            let Ok(found) = usize::try_from(found) else {
-                // A completion of a queue pair that is gone was consumed: go on. There cannot be
-                // more of them than the queue has entries.
-                if found == -libc::EINVAL && stale < self.entries {
-                    stale += 1;
-                    continue;
-                }
-                return Err(self.failed("ibv_poll_cq", found));
-            };
-            self.left = 0..found;
-            taken += self.hand_over(found, taker);
-            if found < room {
+            let mut last = false;
+            if self.left.is_empty() {
+                let room = (most - taken).min(self.work.len());
+                // SAFETY: the queue is alive and exclusively borrowed; there is room for as many.
+                let found = unsafe { (self.classic)(self.cq, room as i32, self.work.as_mut_ptr()) };
+                let Ok(found) = usize::try_from(found) else {
+                    // A completion of a queue pair that is gone was consumed: go on. There cannot be
+                    // more of them than the queue has entries.
+                    if found == -libc::EINVAL && stale < self.entries {
+                        stale += 1;
+                        continue;
+                    }
+                    return Err(self.failed("ibv_poll_cq", found));
+                };
+                self.left = 0..found;
+                last = found < room;
+            }
+            taken += self.hand_over(most - taken, taker);
+            if last || !self.left.is_empty() {
                 break;
             }
         }
         Ok(taken)
     }
 
-    /// Gives up to `most` of what was found to `taker`. If that panics, the rest is for the next poll.
+    /// Gives up to `most` of what was found to `taker`, and returns how many it took. If that panics,
+    /// the rest is for the next poll.
     #[inline(always)]
     fn hand_over(&mut self, most: usize, taker: &mut impl TakeSend) -> usize {
-        /// Notes on drop where the rest begins.
-        struct Rest<'a> {
-            at: usize,
-            start: &'a mut usize,
-        }
-        impl Drop for Rest<'_> {
-            #[inline(always)]
-            fn drop(&mut self) {
-                *self.start = self.at;
-            }
-        }
-        let end = self.left.end.min(self.left.start.saturating_add(most));
-        let Some(works) = self.work.get(self.left.start..end) else {
+        let Range { start, end } = self.left;
+        let end = end.min(start.saturating_add(most));
+        let Some(works) = self.work.get(start..end) else {
             return 0; // can't be: no more was found than there is room for
         };
-        let mut rest = Rest {
-            at: self.left.start,
+        let mut found = Found {
+            works: works.iter(),
+            end,
             start: &mut self.left.start,
         };
-        for work in works {
-            rest.at += 1;
-            taker.take(SendCompletion {
-                wr_id: work.wr_id,
-                // Zero for success, whatever the verbs status says.
-                status: VendorStatus(work.vendor_err),
-            });
-        }
-        works.len()
+        taker.take(found.by_ref());
+        works.len() - found.works.len()
     }
 
     /// Takes completions of receives.
@@ -360,6 +345,34 @@ impl CompletionQueue {
             self.context.device_name(),
             io::Error::from_raw_os_error(error.abs()),
         )
+    }
+}
+
+/// What was found. Notes on drop where the rest begins.
+struct Found<'a> {
+    works: slice::Iter<'a, sys::ibv_wc>,
+    end: usize,
+    start: &'a mut usize,
+}
+
+impl Iterator for Found<'_> {
+    type Item = SendCompletion;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<SendCompletion> {
+        let work = self.works.next()?;
+        Some(SendCompletion {
+            wr_id: work.wr_id,
+            // Zero for success, whatever the verbs status says.
+            status: VendorStatus(work.vendor_err),
+        })
+    }
+}
+
+impl Drop for Found<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.start = self.end - self.works.len();
     }
 }
 

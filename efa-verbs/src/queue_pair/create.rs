@@ -126,7 +126,7 @@ impl QueuePair {
             raw,
             send,
             rings: None,
-            ways: [Way::Refused; Operation::ALL.len()],
+            ways: [Way::default(); Operation::ALL.len()],
             send_capacity: attr.cap.max_send_wr.max(config.send_depth),
             recv_capacity: match &recv_cq {
                 // Never more than the completion queue can take.

@@ -16,7 +16,6 @@ type Void = unsafe extern "C" fn(*mut sys::ibv_qp_ex);
 pub(super) struct SendEntry {
     pub(super) qp: *mut sys::ibv_qp_ex,
     pub(super) wr_id: *mut u64,
-    pub(super) wr_flags: *mut u32,
     pub(super) start: Void,
     pub(super) complete: unsafe extern "C" fn(*mut sys::ibv_qp_ex) -> i32,
     pub(super) abort: Void,
@@ -30,9 +29,23 @@ pub(super) struct SendEntry {
     pub(super) write: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64)>,
     pub(super) write_imm: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32)>,
     pub(super) post_recv: sys::PostRecv,
-    pub(super) open: bool,
-    /// Something was pushed that cannot be; the session fails.
-    pub(super) refused: Option<Refusal>,
+    pub(super) phase: Phase,
+    /// What was pushed that cannot be, in [`Phase::Refused`].
+    refusal: Refusal,
+}
+
+/// Where posting stands: one comparison tells whether a session may begin, and whether one may be
+/// completed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(super) enum Phase {
+    /// The queue pair is not in RTS.
+    NotReady,
+    /// No session is open.
+    Ready,
+    /// A session is open.
+    Open,
+    /// Something was pushed to the open session that cannot be; it fails.
+    Refused,
 }
 
 /// What cannot be pushed.
@@ -69,7 +82,6 @@ impl SendEntry {
             Some(Self {
                 qp,
                 wr_id: found.wr_id,
-                wr_flags: found.wr_flags,
                 start: found.wr_start?,
                 complete: found.wr_complete?,
                 abort: found.wr_abort?,
@@ -87,25 +99,46 @@ impl SendEntry {
                     .wr_rdma_write_imm
                     .filter(|_| wanted(Operations::WRITE_WITH_IMMEDIATE)),
                 post_recv: post_recv?,
-                open: false,
-                refused: None,
+                phase: Phase::NotReady,
+                refusal: Refusal::Operation(Operation::Send),
             })
         })();
         match entry {
-            Some(entry) if names.is_empty() => Ok(entry),
+            Some(entry) if names.is_empty() => {
+                // For all requests: libefa only reads it.
+                // SAFETY: it points into the queue pair, which is alive.
+                unsafe { *found.wr_flags = sys::IBV_SEND_SIGNALED };
+                Ok(entry)
+            }
             _ => Err(Error::MissingEntryPoints { names }),
         }
     }
 
     #[cold]
     pub(super) fn refuse(&mut self, operation: Operation) {
-        self.refused.get_or_insert(Refusal::Operation(operation));
+        self.refuse_for(Refusal::Operation(operation));
     }
 
     #[cold]
     pub(super) fn refuse_limit(&mut self, what: Limit, wanted: usize, limit: u32) {
-        self.refused
-            .get_or_insert(Refusal::Limit(what, wanted, limit));
+        self.refuse_for(Refusal::Limit(what, wanted, limit));
+    }
+
+    /// The first reason stays.
+    fn refuse_for(&mut self, refusal: Refusal) {
+        if self.phase == Phase::Open {
+            (self.phase, self.refusal) = (Phase::Refused, refusal);
+        }
+    }
+
+    /// Why the open session fails, if it does.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        (self.phase == Phase::Refused).then_some(self.refusal)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.phase >= Phase::Open
     }
 
     /// # Safety

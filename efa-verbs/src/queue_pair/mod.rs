@@ -64,15 +64,15 @@ impl Drop for Raw {
     }
 }
 
-/// Where requests of some kind go: one comparison tells.
-#[derive(Clone, Copy)]
-enum Way {
-    /// Nowhere: the queue pair was not created for them.
-    Refused,
+/// Where requests of some kind go. Nowhere, if the queue pair was not created for them.
+///
+/// Not an enum: the compiler would load it to compare it twice.
+#[derive(Clone, Copy, Default)]
+struct Way {
     /// Through libefa, which has the entry points.
-    Libefa,
+    libefa: bool,
     /// To the rings, which there are.
-    Ring,
+    ring: bool,
 }
 
 /// An SRD queue pair with completion queues of its own.
@@ -350,7 +350,7 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// Some way is [`Way::Ring`].
+    /// Some way is to the rings.
     #[inline(always)]
     unsafe fn rings_unchecked(&mut self) -> &mut Rings {
         // SAFETY: `set_ways` names this way only with `rings` set, which stays so.
@@ -359,9 +359,10 @@ impl QueuePair {
 
     /// Says where requests of each kind go from now on.
     fn set_ways(&mut self) {
-        let way = match self.rings {
-            Some(_) => Way::Ring,
-            None => Way::Libefa,
+        let ring = self.rings.is_some();
+        let way = Way {
+            libefa: !ring,
+            ring,
         };
         for operation in Operation::ALL {
             // The entry points of these kinds were found, see `SendEntry::fetch`.

@@ -3,17 +3,13 @@
 //! A session is libefa's unit of posting: `wr_start` takes the send queue's lock, requests are
 //! built one after the other, and `wr_complete` hands all of them to the device with one doorbell
 //! (per `max_batch`), or none. The entry points are fetched once, when the queue pair is made: a
-//! request is three indirect calls and two stores, what the inline functions of `verbs.h` compile
-//! to. Nothing here allocates, locks or looks anything up. On the direct path ([`crate::direct`]) the
+//! request is three indirect calls and a store, what the inline functions of `verbs.h` compile to. Nothing here allocates, locks or looks anything up. On the direct path ([`crate::direct`]) the
 //! same functions fill the queue's entries themselves.
 
 use std::io;
-use std::mem;
 
-use efa_sys as sys;
-
-use super::entry::Refusal;
-use super::{Operation, QpState, QueuePair, Way};
+use super::entry::{Phase, Refusal};
+use super::{Operation, QueuePair};
 use crate::direct::Refused;
 use crate::error::{Error, Limit, Result};
 use crate::handle::Destination;
@@ -54,23 +50,14 @@ impl QueuePair {
     /// [`Error::InvalidState`] before the queue pair is in RTS, [`Error::SessionOpen`].
     #[inline(always)]
     pub fn session_start(&mut self) -> Result<()> {
-        if self.state != QpState::Rts {
-            return Err(self.not_ready("post requests", "RTS"));
-        }
-        if self.send.open {
-            return Err(Error::SessionOpen {
-                queue_pair: self.number,
-            });
+        if self.send.phase != Phase::Ready {
+            return Err(self.not_started());
         }
         if self.rings.is_none() {
-            // SAFETY: the queue pair is alive, its lock free, since no session is open. `wr_flags`
-            // points into it and is read by the operations' entry points.
-            unsafe {
-                (self.send.start)(self.send.qp);
-                *self.send.wr_flags = sys::IBV_SEND_SIGNALED;
-            }
+            // SAFETY: the queue pair is alive, its lock free, since no session is open.
+            unsafe { (self.send.start)(self.send.qp) };
         }
-        self.send.open = true;
+        self.send.phase = Phase::Open;
         self.used = true;
         Ok(())
     }
@@ -78,7 +65,7 @@ impl QueuePair {
     /// Whether a session is open.
     #[inline]
     pub fn session_is_open(&self) -> bool {
-        self.send.open
+        self.send.is_open()
     }
 
     /// Adds an RDMA write of `local` to `remote`.
@@ -96,32 +83,31 @@ impl QueuePair {
         remote: RemoteMemory,
         local: Sge,
     ) {
-        match self.way(Operation::Write) {
-            Way::Ring => {
-                let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
-                // SAFETY: the caller's promise; and this way leads to rings.
-                unsafe {
-                    self.rings_unchecked().send.push_write(
-                        wr_id,
-                        to.peer(),
-                        None,
-                        local.length,
-                        there,
-                        here,
-                    );
-                }
+        let way = self.way(Operation::Write);
+        if way.libefa {
+            // SAFETY: this way leads to an entry point that exists. A session is open, so it may
+            // be used; `wr_id` points into the queue pair.
+            unsafe {
+                *self.send.wr_id = wr_id;
+                let write = self.send.write.unwrap_unchecked();
+                write(self.send.qp, remote.rkey, remote.addr);
+                self.send.finish(to, local);
             }
-            Way::Libefa => {
-                // SAFETY: this way leads to an entry point that exists. A session is open, so it may
-                // be used; `wr_id` points into the queue pair.
-                unsafe {
-                    let write = self.send.write.unwrap_unchecked();
-                    *self.send.wr_id = wr_id;
-                    write(self.send.qp, remote.rkey, remote.addr);
-                    self.send.finish(to, local);
-                }
+        } else if way.ring {
+            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+            // SAFETY: the caller's promise; and this way leads to rings.
+            unsafe {
+                self.rings_unchecked().send.push_write(
+                    wr_id,
+                    to.peer(),
+                    None,
+                    local.length,
+                    there,
+                    here,
+                );
             }
-            Way::Refused => self.send.refuse(Operation::Write),
+        } else {
+            self.send.refuse(Operation::Write);
         }
     }
 
@@ -140,31 +126,30 @@ impl QueuePair {
         local: Sge,
         immediate: u32,
     ) {
-        match self.way(Operation::WriteWithImmediate) {
-            Way::Ring => {
-                let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
-                // SAFETY: the caller's promise; and this way leads to rings.
-                unsafe {
-                    self.rings_unchecked().send.push_write(
-                        wr_id,
-                        to.peer(),
-                        Some(immediate),
-                        local.length,
-                        there,
-                        here,
-                    );
-                }
+        let way = self.way(Operation::WriteWithImmediate);
+        if way.libefa {
+            // SAFETY: as for `push_write`.
+            unsafe {
+                *self.send.wr_id = wr_id;
+                let write = self.send.write_imm.unwrap_unchecked();
+                write(self.send.qp, remote.rkey, remote.addr, immediate.to_be());
+                self.send.finish(to, local);
             }
-            Way::Libefa => {
-                // SAFETY: as for `push_write`.
-                unsafe {
-                    let write = self.send.write_imm.unwrap_unchecked();
-                    *self.send.wr_id = wr_id;
-                    write(self.send.qp, remote.rkey, remote.addr, immediate.to_be());
-                    self.send.finish(to, local);
-                }
+        } else if way.ring {
+            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+            // SAFETY: the caller's promise; and this way leads to rings.
+            unsafe {
+                self.rings_unchecked().send.push_write(
+                    wr_id,
+                    to.peer(),
+                    Some(immediate),
+                    local.length,
+                    there,
+                    here,
+                );
             }
-            Way::Refused => self.send.refuse(Operation::WriteWithImmediate),
+        } else {
+            self.send.refuse(Operation::WriteWithImmediate);
         }
     }
 
@@ -182,30 +167,25 @@ impl QueuePair {
         remote: RemoteMemory,
         local: Sge,
     ) {
-        match self.way(Operation::Read) {
-            Way::Ring => {
-                let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
-                // SAFETY: the caller's promise; and this way leads to rings.
-                unsafe {
-                    self.rings_unchecked().send.push_read(
-                        wr_id,
-                        to.peer(),
-                        local.length,
-                        there,
-                        here,
-                    );
-                }
+        let way = self.way(Operation::Read);
+        if way.libefa {
+            // SAFETY: as for `push_write`.
+            unsafe {
+                *self.send.wr_id = wr_id;
+                let read = self.send.read.unwrap_unchecked();
+                read(self.send.qp, remote.rkey, remote.addr);
+                self.send.finish(to, local);
             }
-            Way::Libefa => {
-                // SAFETY: as for `push_write`.
-                unsafe {
-                    let read = self.send.read.unwrap_unchecked();
-                    *self.send.wr_id = wr_id;
-                    read(self.send.qp, remote.rkey, remote.addr);
-                    self.send.finish(to, local);
-                }
+        } else if way.ring {
+            let (there, here) = ((remote.rkey, remote.addr), (local.lkey, local.addr));
+            // SAFETY: the caller's promise; and this way leads to rings.
+            unsafe {
+                self.rings_unchecked()
+                    .send
+                    .push_read(wr_id, to.peer(), local.length, there, here);
             }
-            Way::Refused => self.send.refuse(Operation::Read),
+        } else {
+            self.send.refuse(Operation::Read);
         }
     }
 
@@ -216,30 +196,25 @@ impl QueuePair {
     /// As for [`QueuePair::push_write`].
     #[inline(always)]
     pub unsafe fn push_send(&mut self, wr_id: u64, to: &Destination, local: Sge) {
-        match self.way(Operation::Send) {
-            Way::Ring => {
-                let here = (local.lkey, local.addr);
-                // SAFETY: the caller's promise; and this way leads to rings.
-                unsafe {
-                    self.rings_unchecked().send.push_send(
-                        wr_id,
-                        to.peer(),
-                        None,
-                        local.length,
-                        here,
-                    );
-                }
+        let way = self.way(Operation::Send);
+        if way.libefa {
+            // SAFETY: as for `push_write`.
+            unsafe {
+                *self.send.wr_id = wr_id;
+                let send = self.send.send.unwrap_unchecked();
+                send(self.send.qp);
+                self.send.finish(to, local);
             }
-            Way::Libefa => {
-                // SAFETY: as for `push_write`.
-                unsafe {
-                    let send = self.send.send.unwrap_unchecked();
-                    *self.send.wr_id = wr_id;
-                    send(self.send.qp);
-                    self.send.finish(to, local);
-                }
+        } else if way.ring {
+            let here = (local.lkey, local.addr);
+            // SAFETY: the caller's promise; and this way leads to rings.
+            unsafe {
+                self.rings_unchecked()
+                    .send
+                    .push_send(wr_id, to.peer(), None, local.length, here);
             }
-            Way::Refused => self.send.refuse(Operation::Send),
+        } else {
+            self.send.refuse(Operation::Send);
         }
     }
 
@@ -256,30 +231,29 @@ impl QueuePair {
         local: Sge,
         immediate: u32,
     ) {
-        match self.way(Operation::SendWithImmediate) {
-            Way::Ring => {
-                let here = (local.lkey, local.addr);
-                // SAFETY: the caller's promise; and this way leads to rings.
-                unsafe {
-                    self.rings_unchecked().send.push_send(
-                        wr_id,
-                        to.peer(),
-                        Some(immediate),
-                        local.length,
-                        here,
-                    );
-                }
+        let way = self.way(Operation::SendWithImmediate);
+        if way.libefa {
+            // SAFETY: as for `push_write`.
+            unsafe {
+                *self.send.wr_id = wr_id;
+                let send = self.send.send_imm.unwrap_unchecked();
+                send(self.send.qp, immediate.to_be());
+                self.send.finish(to, local);
             }
-            Way::Libefa => {
-                // SAFETY: as for `push_write`.
-                unsafe {
-                    let send = self.send.send_imm.unwrap_unchecked();
-                    *self.send.wr_id = wr_id;
-                    send(self.send.qp, immediate.to_be());
-                    self.send.finish(to, local);
-                }
+        } else if way.ring {
+            let here = (local.lkey, local.addr);
+            // SAFETY: the caller's promise; and this way leads to rings.
+            unsafe {
+                self.rings_unchecked().send.push_send(
+                    wr_id,
+                    to.peer(),
+                    Some(immediate),
+                    local.length,
+                    here,
+                );
             }
-            Way::Refused => self.send.refuse(Operation::SendWithImmediate),
+        } else {
+            self.send.refuse(Operation::SendWithImmediate);
         }
     }
 
@@ -402,15 +376,10 @@ impl QueuePair {
     /// [`Error::NoSession`] without a session.
     #[inline(always)]
     pub fn session_complete(&mut self) -> Result<()> {
-        if !self.send.open {
-            return Err(Error::NoSession {
-                queue_pair: self.number,
-            });
-        }
-        if self.send.refused.is_some() {
+        if self.send.phase != Phase::Open {
             return Err(self.abort_refused());
         }
-        self.send.open = false;
+        self.send.phase = Phase::Ready;
         if let Some(rings) = &mut self.rings {
             return match rings.send.commit() {
                 Ok(()) => Ok(()),
@@ -427,8 +396,8 @@ impl QueuePair {
     /// Drops the session's requests and closes it. Without a session, does nothing.
     #[inline]
     pub fn session_abort(&mut self) {
-        if mem::take(&mut self.send.open) {
-            self.send.refused = None;
+        if self.send.is_open() {
+            self.send.phase = Phase::Ready;
             if let Some(rings) = &mut self.rings {
                 return rings.send.abort();
             }
@@ -448,8 +417,17 @@ impl QueuePair {
     }
 
     #[cold]
+    fn not_started(&self) -> Error {
+        if self.send.is_open() {
+            self.session_open()
+        } else {
+            self.not_ready("post requests", "RTS")
+        }
+    }
+
+    #[cold]
     fn abort_refused(&mut self) -> Error {
-        let refused = self.send.refused;
+        let refused = self.send.refusal();
         self.session_abort();
         match refused {
             Some(Refusal::Operation(operation)) => Error::OperationNotEnabled {

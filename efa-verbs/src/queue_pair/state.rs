@@ -18,6 +18,7 @@ use std::sync::PoisonError;
 use efa_sys as sys;
 
 use super::QueuePair;
+use super::entry::Phase;
 use crate::attributes::Capabilities;
 use crate::context::PORT;
 use crate::error::{Error, Feature, Result};
@@ -230,9 +231,7 @@ impl QueuePair {
         fill: impl FnOnce(&mut sys::ibv_qp_attr),
     ) -> Result<()> {
         if self.session_is_open() {
-            return Err(Error::SessionOpen {
-                queue_pair: self.number,
-            });
+            return Err(self.session_open());
         }
         // SAFETY: integers, newtypes and unions of integers.
         let mut attr: sys::ibv_qp_attr = unsafe { mem::zeroed() };
@@ -253,6 +252,10 @@ impl QueuePair {
         }
         tracing::debug!(queue_pair = self.number, from = %self.state, %to, "transition");
         self.state = to;
+        self.send.phase = match to {
+            QpState::Rts => Phase::Ready,
+            _ => Phase::NotReady,
+        };
         Ok(())
     }
 }

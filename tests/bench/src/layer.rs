@@ -1,7 +1,7 @@
 //! The two layers that are measured.
 //!
 //! `measure_post` and `measure_poll` are what callgrind counts: functions with these names, not
-//! inlined, one pair per layer (only one of which a run uses).
+//! inlined, of which a run uses one each.
 
 use anyhow::{Context, Result, ensure};
 use efa_transport::{
@@ -125,11 +125,13 @@ struct Sum(u64);
 
 impl TakeSend for Sum {
     #[inline(always)]
-    fn take(&mut self, completion: SendCompletion) {
-        if !completion.status.is_ok() {
-            failed(completion);
+    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
+        for completion in completions {
+            if !completion.status.is_ok() {
+                failed(completion);
+            }
+            self.0 ^= completion.wr_id;
         }
-        self.0 ^= completion.wr_id;
     }
 }
 
@@ -186,7 +188,8 @@ impl Layer for Session {
     }
 }
 
-/// Operations of efa-transport, posted in batches and tracked to their completion.
+/// Operations of efa-transport, posted in batches, each of which is a run, and tracked to their
+/// completion.
 pub struct Put {
     endpoint: Endpoint,
     ring: Ring,
@@ -243,15 +246,19 @@ impl Put {
         })
     }
 
+    /// `COUNTED` makes two of this, so that either closure is inlined into its only caller, as that of a
+    /// program would be.
     #[inline(always)]
-    fn post_batch(&mut self) -> efa_transport::Result<()> {
+    fn post_batch<const COUNTED: bool>(&mut self) -> efa_transport::Result<()> {
         let (peer, batch, remote) = (self.peer, u64::from(self.batch), self.piece);
-        let local = self.region.slice(..u64::from(self.size))?;
+        let (region, size) = (&self.region, u64::from(self.size));
         self.endpoint.post(move |session| {
-            for tag in 0..batch {
-                session.write(peer, local, remote, tag)?;
-            }
-            Ok(())
+            session.run(peer, region, |run| {
+                for tag in 0..batch {
+                    run.write(0..size, remote, tag)?;
+                }
+                Ok(())
+            })
         })
     }
 
@@ -269,14 +276,14 @@ impl Put {
     }
 }
 
-/// The same, but each of a batch from another region than the one before, two taking turns: what
-/// it costs to look up peer and memory anew for each.
-pub struct Turns {
+/// The same, but each of a batch by itself, not in a run. With `TURNS`, each from another region than the
+/// one before, two taking turns: what it costs to look up peer and memory anew for each.
+pub struct Each<const TURNS: bool> {
     put: Put,
     other: Region,
 }
 
-impl Turns {
+impl<const TURNS: bool> Each<TURNS> {
     /// As [`Put::new`].
     pub fn new(path: DataPath, target: &Target) -> Result<Self> {
         let put = Put::new(path, target, 1)?;
@@ -286,14 +293,14 @@ impl Turns {
     }
 
     #[inline(always)]
-    fn post_batch(&mut self) -> efa_transport::Result<()> {
+    fn post_batch<const COUNTED: bool>(&mut self) -> efa_transport::Result<()> {
         let put = &mut self.put;
         let (peer, batch, remote) = (put.peer, u64::from(put.batch), put.piece);
         let local = put.region.slice(..u64::from(put.size))?;
         let other = self.other.slice(..u64::from(put.size))?;
         put.endpoint.post(move |session| {
             for tag in 0..batch {
-                let local = if tag & 1 == 0 { local } else { other };
+                let local = if TURNS && tag & 1 != 0 { other } else { local };
                 session.write(peer, local, remote, tag)?;
             }
             Ok(())
@@ -309,7 +316,7 @@ fn operation_failed(completion: &Completion) {
 #[inline(never)]
 #[unsafe(export_name = "measure_post_put")]
 fn measure_post_put(put: &mut Put) -> efa_transport::Result<()> {
-    put.post_batch()
+    put.post_batch::<true>()
 }
 
 #[inline(never)]
@@ -329,7 +336,7 @@ impl Layer for Put {
     }
 
     fn post(&mut self) -> Result<()> {
-        Ok(self.post_batch()?)
+        Ok(self.post_batch::<false>()?)
     }
 
     fn poll(&mut self, _most: u32) -> Result<u32> {
@@ -358,43 +365,51 @@ impl Layer for Put {
 }
 
 #[inline(never)]
-#[unsafe(export_name = "measure_post_turns")]
-fn measure_post_turns(turns: &mut Turns) -> efa_transport::Result<()> {
-    turns.post_batch()
+#[unsafe(export_name = "measure_post_each")]
+fn measure_post_each(each: &mut Each<false>) -> efa_transport::Result<()> {
+    each.post_batch::<true>()
 }
 
 #[inline(never)]
-#[unsafe(export_name = "measure_poll_turns")]
-fn measure_poll_turns(turns: &mut Turns) -> efa_transport::Result<u32> {
-    turns.put.poll_batch()
+#[unsafe(export_name = "measure_post_turns")]
+fn measure_post_turns(each: &mut Each<true>) -> efa_transport::Result<()> {
+    each.post_batch::<true>()
 }
 
-impl Layer for Turns {
-    fn prepare(&mut self, size: u32, batch: u32) -> Result<()> {
-        self.put.prepare(size, batch)
-    }
+/// Both are the same, but for the function that is measured.
+macro_rules! layer_of_each {
+    ($turns:literal, $post:ident) => {
+        impl Layer for Each<$turns> {
+            fn prepare(&mut self, size: u32, batch: u32) -> Result<()> {
+                self.put.prepare(size, batch)
+            }
 
-    fn post(&mut self) -> Result<()> {
-        Ok(self.post_batch()?)
-    }
+            fn post(&mut self) -> Result<()> {
+                Ok(self.post_batch::<false>()?)
+            }
 
-    fn poll(&mut self, most: u32) -> Result<u32> {
-        self.put.poll(most)
-    }
+            fn poll(&mut self, most: u32) -> Result<u32> {
+                self.put.poll(most)
+            }
 
-    fn measure_post(&mut self) -> Result<()> {
-        Ok(measure_post_turns(self)?)
-    }
+            fn measure_post(&mut self) -> Result<()> {
+                Ok($post(self)?)
+            }
 
-    fn measure_poll(&mut self, _most: u32) -> Result<u32> {
-        Ok(measure_poll_turns(self)?)
-    }
+            fn measure_poll(&mut self, most: u32) -> Result<u32> {
+                self.put.measure_poll(most)
+            }
 
-    fn ring(&mut self) -> &mut Ring {
-        self.put.ring()
-    }
+            fn ring(&mut self) -> &mut Ring {
+                self.put.ring()
+            }
 
-    fn path(&self) -> &'static str {
-        self.put.path()
-    }
+            fn path(&self) -> &'static str {
+                self.put.path()
+            }
+        }
+    };
 }
+
+layer_of_each!(false, measure_post_each);
+layer_of_each!(true, measure_post_turns);

@@ -9,7 +9,9 @@
 //! ```
 //!
 //! LAYER is `session` (requests through efa-verbs), `put` (operations of efa-transport, tracked to
-//! their completion) or `turns` (the same, each from another region than the one before); PATH is `libefa` or `direct`. Results are lines of JSON on standard output.
+//! their completion, each batch a run), `each` (the same, not as runs) or `turns` (the same, each from
+//! another region than the one before); PATH is `libefa` or `direct`. Results are lines of JSON on
+//! standard output.
 
 mod allocations;
 mod arguments;
@@ -25,7 +27,7 @@ use efa_verbs::DataPath;
 
 use crate::allocations::Counting;
 use crate::arguments::Arguments;
-use crate::layer::{Layer, Put, Session, Turns};
+use crate::layer::{Each, Layer, Put, Session};
 use crate::target::Target;
 
 #[global_allocator]
@@ -66,7 +68,8 @@ fn measure(command: &str, mut arguments: Arguments) -> Result<()> {
     match &*layer {
         "session" => run(command, Session::new(path, &target)?, first, second),
         "put" => run(command, Put::new(path, &target, peers)?, first, second),
-        "turns" => run(command, Turns::new(path, &target)?, first, second),
+        "each" => run(command, Each::<false>::new(path, &target)?, first, second),
+        "turns" => run(command, Each::<true>::new(path, &target)?, first, second),
         other => bail!("no such layer: {other}"),
     }
 }

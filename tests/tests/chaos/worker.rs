@@ -193,8 +193,9 @@ impl Worker<'_> {
             return Ok(());
         }
         let peer = *self.rng.pick(&indices);
-        match self.rng.below(12) {
+        match self.rng.below(14) {
             0..=5 => self.start_put(),
+            12..=13 => self.start_session(peer),
             6..=8 => self.start_get(peer),
             9 => {
                 // The oldest are those that something is wrong with.
@@ -247,6 +248,77 @@ impl Worker<'_> {
             }),
             _ => self.begin(work, |endpoint, tag| endpoint.put(id, &source, remote, tag)),
         }
+    }
+
+    /// Several short puts in one session: in runs, or one by one; sometimes all of them are taken back.
+    fn start_session(&mut self, peer: usize) -> Result<()> {
+        let (id, inbox, seed) = {
+            let peer = &self.peers[&peer];
+            (peer.id, peer.info.inbox, peer.info.seed)
+        };
+        let most = u64::from(self.endpoint.max_request_size()).min(SLOT as u64);
+        let mut groups = Vec::new();
+        for _ in 0..self.rng.below(3) + 1 {
+            let length = self.rng.below(most) + 1;
+            let content = self.rng.bytes(length as usize);
+            let bytes = region(self.endpoint.domain(), &content)?;
+            let mut puts = Vec::new();
+            for _ in 0..self.rng.below(3) + 1 {
+                let ours = |slot: &Slot| slot.peer == peer && slot.seed == seed;
+                let Some(at) = self.free.iter().position(ours) else {
+                    break;
+                };
+                let slot = self.free.swap_remove(at);
+                let start = place(&self.me, slot.number);
+                puts.push((slot, inbox.slice(start..start + length)?, self.next));
+                self.next += 1;
+            }
+            groups.push((bytes, puts));
+        }
+        let (in_runs, take_back) = (self.rng.one_in(2), self.rng.one_in(8));
+        let posted = self.endpoint.post(|session| {
+            let mut operations = Vec::new();
+            for (bytes, puts) in &groups {
+                if in_runs {
+                    session.run(id, bytes, |run| {
+                        for &(_, remote, tag) in puts {
+                            operations.push(run.write(0..bytes.len(), remote, tag)?);
+                        }
+                        Ok::<_, Error>(())
+                    })?;
+                } else {
+                    for &(_, remote, tag) in puts {
+                        operations.push(session.write(id, bytes, remote, tag)?);
+                    }
+                }
+            }
+            if take_back {
+                return Err(Error::Overflow); // any error will do
+            }
+            Ok(operations)
+        });
+        let works = groups.into_iter().flat_map(|(bytes, puts)| {
+            let put = move |(slot, _, tag)| {
+                let bytes = bytes.clone();
+                (tag, Work::Put { slot, bytes })
+            };
+            puts.into_iter().map(put)
+        });
+        match posted {
+            Ok(operations) => {
+                self.open.extend(operations);
+                self.work.extend(works);
+                return Ok(());
+            }
+            Err(Error::Overflow) if take_back => {}
+            Err(Error::QueueFull { .. } | Error::TooManyOperations { .. }) => {}
+            Err(Error::PeerGone { peer, .. }) => self.peers.retain(|_, known| known.id != peer),
+            Err(error) => return Err(error.into()),
+        }
+        // Nothing of it was posted.
+        let free = works.filter_map(|(_, work)| work.slot());
+        self.free.extend(free);
+        Ok(())
     }
 
     fn start_get(&mut self, peer: usize) -> Result<()> {

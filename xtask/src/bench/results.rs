@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 /// What is measured: a letter, and what it stands for.
-pub const VARIANTS: [(&str, &str); 8] = [
+pub const VARIANTS: [(&str, &str); 10] = [
     ("a", "C, ibv_wr_* and ibv_start_poll"),
     ("b", "C, ibv_wr_* and ibv_poll_cq"),
     ("c", "session, requests only, libefa"),
     ("d", "put to its completion, libefa"),
     ("e", "session, requests only, direct"),
     ("f", "put to its completion, direct"),
-    ("g", "as (d), two regions in turns"),
-    ("h", "as (f), two regions in turns"),
+    ("g", "as (d), one by one, no run"),
+    ("h", "as (f), one by one, no run"),
+    ("i", "as (g), two regions in turns"),
+    ("j", "as (h), two regions in turns"),
 ];
 
 /// Requests per session.

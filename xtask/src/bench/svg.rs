@@ -10,6 +10,7 @@ const HEIGHT: f64 = 260.0;
 const MARGIN: f64 = 60.0;
 const COLOURS: [&str; VARIANTS.len()] = [
     "#444444", "#999999", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b",
+    "#e377c2", "#17becf",
 ];
 
 /// Two charts side by side, both with logarithmic axes.
