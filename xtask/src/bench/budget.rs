@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::results::Results;
@@ -12,8 +12,6 @@ use crate::workspace;
 pub struct Verdict {
     pub what: String,
     pub limit: f64,
-    /// What is accepted of a budget that is known to be missed, and why it is.
-    pub accepted: Option<(f64, String)>,
     /// None: not measured in this run.
     pub measured: Option<f64>,
     /// The measured value must be at least the limit, not at most.
@@ -30,14 +28,6 @@ impl Verdict {
                 measured <= self.limit
             }
         })
-    }
-
-    /// Whether it is missed by no more than is known and explained.
-    pub fn excused(&self) -> bool {
-        match (self.measured, &self.accepted) {
-            (Some(measured), Some((accepted, _))) => measured <= *accepted,
-            _ => false,
-        }
     }
 }
 
@@ -72,11 +62,6 @@ fn judge(text: &str, results: &Results) -> Result<Vec<Verdict>> {
         verdicts.push(Verdict {
             what: format!("({variant}) {of}, batches of {batch}, in relation to (a)"),
             limit: number(ratio, "at_most")?,
-            accepted: match (ratio["reached"].as_f64(), ratio["because"].as_str()) {
-                (Some(reached), Some(because)) => Some((reached, because.to_owned())),
-                (None, None) => None,
-                _ => bail!("{variant} {of}: `reached` and `because` belong together"),
-            },
             measured,
             at_least: false,
         });
@@ -84,21 +69,18 @@ fn judge(text: &str, results: &Results) -> Result<Vec<Verdict>> {
     verdicts.push(Verdict {
         what: "heap allocations per operation".into(),
         limit: number(&budgets, "allocations_per_operation")?,
-        accepted: None,
         measured: results.allocations_per_operation,
         at_least: false,
     });
     verdicts.push(Verdict {
         what: "bytes per peer, beside its address handle".into(),
         limit: number(&budgets, "bytes_per_peer")?,
-        accepted: None,
         measured: results.bytes_per_peer,
         at_least: false,
     });
     verdicts.push(Verdict {
         what: "post with 10,000 peers in relation to 1".into(),
         limit: number(&budgets, "post_with_many_peers")?,
-        accepted: None,
         measured: results.peers_ratio(),
         at_least: false,
     });
@@ -106,7 +88,6 @@ fn judge(text: &str, results: &Results) -> Result<Vec<Verdict>> {
         verdicts.push(Verdict {
             what: format!("soft-efa's {what} in relation to loopback UDP"),
             limit: number(&budgets, "soft_efa_of_udp")?,
-            accepted: None,
             measured: Some(measured),
             at_least: true,
         });
@@ -158,24 +139,6 @@ mod tests {
         assert!(judge(BUDGETS, &results).unwrap()[0].met());
         results.allocations_per_operation = Some(0.001);
         assert!(!judge(BUDGETS, &results).unwrap()[1].met());
-    }
-
-    #[test]
-    fn a_miss_that_is_explained_is_excused_up_to_what_was_reached() {
-        let text = BUDGETS.replace("0.5 }]", r#"0.5, "reached": 0.8, "because": "so" }]"#);
-        let mut results = Results::default();
-        let count = |post| Count { post, poll: 0.0 };
-        results.count("a", 16, count(100.0));
-        for (post, met, excused) in [
-            (40.0, true, true),
-            (70.0, false, true),
-            (90.0, false, false),
-        ] {
-            results.count("c", 16, count(post));
-            let verdict = &judge(&text, &results).unwrap()[0];
-            assert_eq!((verdict.met(), verdict.excused()), (met, excused), "{post}");
-        }
-        assert!(judge(&text.replace(r#", "because": "so""#, ""), &results).is_err());
     }
 
     #[test]
