@@ -30,8 +30,9 @@ struct Lane<M> {
     known: bool,
 }
 
-/// Lanes that rest at most, so that peers that are silent cost nothing.
-const MOST_RESTING: u32 = 64;
+/// Lanes that rest at most, 24 KiB of them: what peers that are silent cost is bounded. A peer whose
+/// lane does not rest gets a free one, which takes longer.
+const MOST_RESTING: u32 = 1024;
 
 /// All lanes of an endpoint: as many as there ever were at once, and those that rest.
 #[derive(Debug)]
@@ -39,6 +40,7 @@ pub(crate) struct Lanes<M> {
     lanes: Vec<Lane<M>>,
     free: u32,
     resting: u32,
+    most_resting: u32,
 }
 
 impl<M: Memory> Lane<M> {
@@ -59,6 +61,7 @@ impl<M: Memory> Lanes<M> {
             lanes: Vec::new(),
             free: NONE,
             resting: 0,
+            most_resting: MOST_RESTING,
         }
     }
 
@@ -171,13 +174,19 @@ impl<M: Memory> Lanes<M> {
     fn end(&mut self, at: u32) {
         let lane = &mut self.lanes[at as usize];
         lane.memory = None;
-        if lane.known && self.resting < MOST_RESTING {
+        if lane.known && self.resting < self.most_resting {
             self.resting += 1;
         } else {
             (lane.peer, lane.known) = (None, false);
             lane.count = self.free;
             self.free = at;
         }
+    }
+
+    /// As if there were so few that this is the most that rest.
+    #[cfg(test)]
+    pub(crate) fn rest_at_most(&mut self, most: u32) {
+        self.most_resting = most;
     }
 
     /// Checks what must always be true. `known` are peers and the lanes that they know.
@@ -198,7 +207,7 @@ impl<M: Memory> Lanes<M> {
                 .all(|lane| lane.known && lane.memory.is_none())
         );
         assert_eq!(resting.count() as u32, self.resting);
-        assert!(self.resting <= MOST_RESTING);
+        assert!(self.resting <= self.most_resting);
         let known: std::collections::HashMap<_, _> = known.collect();
         for (at, lane) in self.lanes.iter().enumerate() {
             assert_eq!(lane.peer.is_none(), free.contains(&(at as u32)));

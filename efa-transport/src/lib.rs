@@ -4,6 +4,8 @@
 //! - [`Region`]: memory that the device can reach.
 //! - [`Endpoint`]: a queue pair with any number of peers. Its operations are of any size, and
 //!   each has one [`Completion`].
+//! - [`Session`]: many short requests, posted together by [`Endpoint::post`], which is the fastest
+//!   way; those with one peer and one region in a [`Run`].
 //! - [`Connection`]: the same for a single peer, one id per request.
 //! - [`handshake`]: how two endpoints get to know each other.
 //!

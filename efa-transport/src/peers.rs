@@ -95,7 +95,7 @@ pub(crate) struct Peer<A> {
     /// gone.
     generation: u32,
     pub(crate) failures: u32,
-    /// The lane that was last opened for it. Once it is gone: operations under way, whose requests may
+    /// The lane that was last made for it, which may be somebody else's by now. Once it is gone: operations under way, whose requests may
     /// name the handle. In a free entry: the next one.
     lane_or_count: u32,
     /// Index of what it has granted us.
@@ -122,7 +122,7 @@ pub(crate) struct NewPeer<A> {
 }
 
 impl<A> Peer<A> {
-    /// The lane that was last opened for a connected peer, and its handle.
+    /// The lane that was last made for a connected peer, and its handle.
     #[inline(always)]
     pub(crate) fn lane_and_handle(&mut self) -> (&mut u32, Option<&A>) {
         (&mut self.lane_or_count, self.handle.as_ref())

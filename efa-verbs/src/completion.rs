@@ -108,7 +108,8 @@ pub struct SendCompletion {
 /// It takes many in its own loop, so that what it does with unusual ones can be outside the loop over
 /// the usual ones, which then has all registers.
 pub trait TakeSend {
-    /// Takes completions. Those that it leaves are for the next poll.
+    /// Takes completions. Those that it leaves are for the next poll; if it takes all, more may be given
+    /// to it in the same one.
     fn take(&mut self, completions: impl Iterator<Item = SendCompletion>);
 }
 

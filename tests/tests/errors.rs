@@ -166,6 +166,7 @@ fn a_run_with_a_full_queue_keeps_what_it_has() {
         let source = pair.region(&[1; 64])?;
         let target = pair.region(&[0; 64])?;
         let (ab, remote) = (pair.ab, target.remote()?);
+        let foreign = region(&t.domain()?, &[1; 64])?;
         let depth = pair.a.depth();
         pair.a.post(|session| {
             session.run(ab, &source, |run| -> Result<()> {
@@ -181,7 +182,13 @@ fn a_run_with_a_full_queue_keeps_what_it_has() {
                     );
                 }
                 Ok(())
-            })
+            })?;
+            // What is wrong in any case comes first.
+            let nothing = session.run(ab, &foreign, |_| Ok::<_, Error>(()));
+            ensure!(matches!(nothing, Err(Error::ForeignRegion)), "{nothing:?}");
+            let nothing = session.write(ab, &foreign, remote, 0);
+            ensure!(matches!(nothing, Err(Error::ForeignRegion)), "{nothing:?}");
+            anyhow::Ok(())
         })?;
         ensure!(pair.a.free_depth() == 0 && pair.a.stats().queue_full == 2);
         let mut told = 0;

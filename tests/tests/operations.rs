@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use efa_tests::{Pair, done, ended, run, under};
-use efa_transport::{Completion, Config, DataPath, EndpointAddress, Error, Kind, OperationId};
+use efa_transport::{
+    Completion, Config, DataPath, EndpointAddress, Error, Kind, OperationId, RemoteRegion,
+};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -372,6 +374,61 @@ fn runs_and_single_requests_share_a_session() {
             for region in [first, second, back] {
                 ensure!(region.into_buffer().is_ok(), "something keeps the region");
             }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn failures_among_operations_that_share_lanes_are_told_as_often_as_they_are_counted() {
+    for path in [DataPath::Libefa, DataPath::Auto] {
+        under("").run(|t| {
+            let config = Config {
+                path,
+                ..Config::default()
+            };
+            let mut pair = Pair::new(t, config)?;
+            let (first, second) = (pair.region(&[1; 64])?, pair.region(&[2; 64])?);
+            let target = pair.region(&[0; 64])?;
+            let remote = target.remote()?;
+            let nowhere = RemoteRegion::new(remote.addr(), remote.len(), remote.rkey() ^ 0xff00)?;
+            let ab = pair.ab;
+            let mut rng = t.rng();
+            for _ in 0..30 {
+                let mut wrong = HashSet::new();
+                let count = pair.a.post(|session| -> anyhow::Result<u64> {
+                    let count = rng.below(20) + 1;
+                    for tag in 0..count {
+                        let region = if rng.one_in(2) { &first } else { &second };
+                        let remote = if rng.one_in(3) {
+                            wrong.insert(tag);
+                            nowhere
+                        } else {
+                            remote
+                        };
+                        if rng.one_in(2) {
+                            session.write(ab, region, remote, tag)?;
+                        } else {
+                            session.run(ab, region, |run| run.write(0..64, remote, tag))?;
+                        }
+                    }
+                    Ok(count)
+                })?;
+                let (mut told, mut counted) = (HashSet::new(), 0);
+                while counted < count {
+                    let before = told.len();
+                    let taken = pair.a.poll_each(|done| {
+                        assert!(told.insert(done.tag), "told twice: {done:?}");
+                        assert_eq!(done.peer, Some(ab));
+                        assert_eq!(done.result.is_err(), wrong.contains(&done.tag), "{done:?}");
+                    })?;
+                    ensure!(told.len() - before == taken, "{taken} were counted");
+                    counted += taken as u64;
+                }
+                ensure!(told.len() as u64 == count && pair.a.free_depth() == pair.a.depth());
+            }
+            ensure!(pair.a.operations() == 0);
+            ensure!(first.into_buffer().is_ok() && second.into_buffer().is_ok());
             Ok(())
         });
     }

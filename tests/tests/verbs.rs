@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use efa_tests::{Node, Remote, Test, run, under};
 use efa_verbs::{
     Access, Buffer, Capabilities, DEFAULT_QUEUE_KEY, Error, Feature, Gid, Limit, Operation,
-    Operations, QpState, QueuePairConfig, Received, VendorStatus,
+    Operations, QpState, QueuePairConfig, Received, SendCompletion, TakeSend, VendorStatus,
 };
 
 fn all_operations(t: &Test) -> Result<QueuePairConfig> {
@@ -227,6 +227,50 @@ fn unsolicited_writes_with_immediate_data_use_up_no_receive() {
             got.unsolicited && got.wr_id == 0 && got.immediate == Some(77),
             "{got:?}"
         );
+        Ok(())
+    });
+}
+
+/// Takes some completions, and leaves the others.
+struct Few(usize, Vec<u64>);
+
+impl TakeSend for Few {
+    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
+        for done in completions.take(self.0) {
+            assert!(done.status.is_ok(), "{done:?}");
+            self.1.push(done.wr_id);
+        }
+    }
+}
+
+#[test]
+fn completions_that_are_left_come_with_the_next_poll() {
+    run(|t| {
+        t.need(Capabilities::RDMA_WRITE)?;
+        t.need_loopback()?;
+        let config = all_operations(t)?;
+        let (mut a, mut b) = (Node::new(t, &config)?, Node::new(t, &config)?);
+        let source = a.region(&[1; 8])?;
+        let target = b.region(&[0; 8])?;
+        let to = a.to(b.address()?)?;
+        b.to(a.address()?)?;
+        let mut rng = t.rng();
+        for _ in 0..20 {
+            let list = (0..12)
+                .map(|id| -> Result<_> { Ok((id, source.sge(0, 8)?, Remote::from(&target).at(0))) })
+                .collect::<Result<Vec<_>>>()?;
+            a.write(&to, &list)?;
+            let mut told = Vec::new();
+            while told.len() < 12 {
+                let (most, wants) = (rng.below(6) as usize, rng.below(6) as usize);
+                let mut few = Few(wants, Vec::new());
+                let count = a.pair().poll_send_into(most, &mut few)?;
+                ensure!(count == few.1.len() && count <= most, "{count}");
+                told.extend(few.1);
+            }
+            told.sort_unstable();
+            ensure!(told == (0..12).collect::<Vec<_>>(), "{told:?}");
+        }
         Ok(())
     });
 }

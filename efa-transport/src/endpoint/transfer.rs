@@ -130,7 +130,8 @@ impl Endpoint {
         self.transfer(Kind::Get, peer, local.into(), remote, None, tag, Start::Now)
     }
 
-    /// Writes many pieces as one operation, with one completion.
+    /// Writes many pieces as one operation, with one completion. (For one completion of each, and for the
+    /// least work, see [`Session::run`](crate::Session::run).)
     ///
     /// # Errors
     /// As [`put`](Self::put), for any pair; [`Error::EmptyList`].

@@ -160,8 +160,11 @@ impl World {
         let max_request = [1, 7, 64, 4096][random.below(4) as usize];
         let operations = [1, 4, 32, 200][random.below(4) as usize];
         let quantum = 1 + random.below(8) as u32;
+        let mut flow = Flow::new(Credits::new(depth, cq), operations, max_request, quantum);
+        flow.lanes
+            .rest_at_most([0, 1, 2, 1000][random.below(4) as usize]);
         Self {
-            flow: Flow::new(Credits::new(depth, cq), operations, max_request, quantum),
+            flow,
             random,
             now: Instant::now(),
             depth,

@@ -24,8 +24,9 @@
 //! API with entry points that were resolved when the queue pair was made. [`Session::write`] compares
 //! peer and region with those of the last request as well, and begins another run where they differ
 //! (`Core::turn`). A completion finds its slot by its id and gives slot and credit back; its lane
-//! counts once for all completions in a row. Nothing here allocates once there were as many lanes at once, locks beyond what libefa locks,
-//! touches a shared count per request, looks anything up in a map, or logs.
+//! counts once for all completions in a row. Nothing of it allocates in the long
+//! run, locks beyond what libefa locks, touches a shared count per request, looks anything up in a map,
+//! or logs.
 //!
 //! Three rules keep instructions out of the loops, which `cargo xtask bench` counts:
 //!

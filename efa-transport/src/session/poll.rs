@@ -73,7 +73,7 @@ struct Ended<'a> {
     peer: Option<PeerId>,
     /// How many ended in it.
     count: u32,
-    /// Requests whose end was not that of an operation in a lane.
+    /// Requests whose end was not that of an operation in a lane, or that failed.
     others: usize,
     /// The lane to begin with the next time.
     last: &'a mut u32,

@@ -74,8 +74,8 @@ impl Core {
     pub(super) fn not_begun(&mut self, peer: PeerId) -> Error {
         match self.flow.refusal(peer) {
             Some(refused) => refusal(&self.flow, refused, Some(peer)),
-            // There is nothing else that `turn` refuses.
-            None => Error::ForeignRegion,
+            // Can't be: nothing else is refused.
+            None => Error::Overflow,
         }
     }
 
@@ -128,8 +128,9 @@ impl Session<'_> {
     /// Adds an RDMA write of all of `local` to the beginning of `remote`.
     ///
     /// # Errors
-    /// [`Error::QueueFull`]; a peer that is gone; lengths that don't fit; a region of
-    /// another domain; a device without RDMA write.
+    /// [`Error::QueueFull`], [`Error::TooManyOperations`]; a peer that is gone, or to which this
+    /// process copies itself ([`Error::LocalPeer`]); lengths that don't fit; a region of another domain;
+    /// a device without RDMA write.
     #[inline(always)]
     pub fn write<'m>(
         &mut self,
@@ -161,7 +162,7 @@ impl Session<'_> {
     /// Adds an RDMA read of all of `remote` into the beginning of `local`.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// As [`write`](Self::write), for a device without RDMA read; [`Error::ReadOnlyRegion`].
     #[inline]
     pub fn read<'m>(
         &mut self,
@@ -212,9 +213,12 @@ impl Session<'_> {
             None => self.core.turn_new(domain, peer, None),
         };
         if turned {
-            Ok(())
-        } else {
-            Err(self.core.not_begun(peer))
+            return Ok(());
+        }
+        // Before what may change, such as a full queue.
+        match local {
+            Some(local) if !local.is_of(domain) => Err(Error::ForeignRegion),
+            _ => Err(self.core.not_begun(peer)),
         }
     }
 
@@ -304,7 +308,8 @@ impl Session<'_> {
     }
 
     /// Adds a run: requests with one peer, from or to parts of one region. What is the same for all of
-    /// them is looked up and checked once.
+    /// them is looked up and checked once. Each has its own completion; for one completion of many pieces,
+    /// see [`Endpoint::put_list`](crate::Endpoint::put_list).
     ///
     /// ```no_run
     /// # use efa_transport::{Endpoint, Error, PeerId, Region, RemoteRegion};
@@ -324,8 +329,9 @@ impl Session<'_> {
     /// ```
     ///
     /// # Errors
-    /// A peer that is gone; a region of another domain; what `build` returns, which does not take
-    /// back what it added: an error of the session's own closure does.
+    /// A peer that is gone, or to which this process copies itself ([`Error::LocalPeer`]); a region of
+    /// another domain; what `build` returns, which does not take back what it added: an error of the
+    /// session's own closure does.
     #[inline(always)]
     pub fn run<R, E: From<Error>>(
         &mut self,
@@ -359,7 +365,8 @@ impl Session<'_> {
         self.len() == 0
     }
 
-    /// Requests that still fit.
+    /// Requests for which the queue still has room. (The number of operations has a limit of its own,
+    /// [`Config::max_operations`](crate::Config::max_operations).)
     pub fn room(&self) -> u32 {
         self.core.flow.credits.free()
     }

@@ -27,7 +27,7 @@ pub(super) struct Current {
     pub(super) memory: usize,
     pub(super) lkey: u32,
     pub(super) to: Destination,
-    /// The lane of the run before: those who take turns come back to it.
+    /// The lane of the last run but one in a session: those who take turns come back to it.
     before: u32,
 }
 
@@ -200,7 +200,7 @@ impl Core {
 /// Requests with one peer from or to one region, within a session: see
 /// [`Session::run`](super::Session::run).
 ///
-/// Ranges are of that region, in bytes. A call that fails adds nothing, and the run goes on.
+/// Ranges are of that region, in bytes. Messages are sent by the session itself. A call that fails adds nothing, and the run goes on.
 pub struct Run<'a> {
     pub(super) core: &'a mut Core,
     pub(super) rules: &'a Rules,
@@ -218,8 +218,8 @@ impl Run<'_> {
     /// Adds an RDMA write of a part of the region to the beginning of `remote`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::QueueFull`]; lengths that don't fit; a device without RDMA
-    /// write.
+    /// [`Error::OutOfRange`]; [`Error::QueueFull`], [`Error::TooManyOperations`]; lengths that don't fit;
+    /// a device without RDMA write.
     #[inline(always)]
     pub fn write(
         &mut self,
@@ -249,7 +249,7 @@ impl Run<'_> {
     /// Adds an RDMA read of all of `remote` into the beginning of a part of the region.
     ///
     /// # Errors
-    /// As [`write`](Self::write); the region must be writable.
+    /// As [`write`](Self::write), for a device without RDMA read; [`Error::ReadOnlyRegion`].
     #[inline(always)]
     pub fn read(
         &mut self,
@@ -293,7 +293,7 @@ impl Run<'_> {
         }
     }
 
-    /// Requests that still fit into the session.
+    /// As [`Session::room`](super::Session::room).
     pub fn room(&self) -> u32 {
         self.core.flow.credits.free()
     }

@@ -2,7 +2,7 @@
 //! rdma-core's `efa_io_defs.h`.
 
 use super::*;
-use crate::completion::{Each, SendCompletion};
+use crate::completion::{Each, SendCompletion, TakeSend};
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 
@@ -376,6 +376,34 @@ fn a_panic_in_between_loses_no_count() {
     assert!(caught.is_err());
     assert_eq!(poll(&mut ring, &mut sends, 8), [(2, 0)]);
     assert_eq!(sends.in_flight(), 0);
+}
+
+/// Takes some, and leaves the others.
+struct Few(usize, Vec<u64>);
+
+impl TakeSend for Few {
+    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
+        self.1
+            .extend(completions.take(self.0).map(|done| done.wr_id));
+    }
+}
+
+#[test]
+fn what_is_left_is_for_the_next_poll() {
+    let (mut queue, mut memory) = (Memory::new(64, 8, 0), Memory::new(32, 8, 0));
+    let (mut sends, mut ring) = (queue.send(), memory.completion(1, false));
+    for wr_id in 0..8 {
+        sends.push_send_inline(wr_id, PEER, None, &[]);
+        memory.put(wr_id as u32, &sent(wr_id as u16, 0, 0x03, 1));
+    }
+    sends.commit().unwrap();
+    for (most, wants, count) in [(8, 3, 3), (2, 8, 2), (8, 0, 0), (8, 8, 3), (8, 8, 0)] {
+        let mut taker = Few(wants, Vec::new());
+        let before = 8 - sends.in_flight() as u64;
+        assert_eq!(ring.poll_send(&mut sends, most, &mut taker), count);
+        assert_eq!(taker.1, (before..before + count as u64).collect::<Vec<_>>());
+    }
+    assert_eq!((sends.in_flight(), ring.stale()), (0, 0));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! A session is libefa's unit of posting: `wr_start` takes the send queue's lock, requests are
 //! built one after the other, and `wr_complete` hands all of them to the device with one doorbell
 //! (per `max_batch`), or none. The entry points are fetched once, when the queue pair is made: a
-//! request is three indirect calls and a store, what the inline functions of `verbs.h` compile to. Nothing here allocates, locks or looks anything up. On the direct path ([`crate::direct`]) the
+//! request is three indirect calls and a store, what the inline functions of `verbs.h` compile to.
+//! Nothing here allocates, locks or looks anything up. On the direct path ([`crate::direct`]) the
 //! same functions fill the queue's entries themselves.
 
 use std::io;

@@ -320,7 +320,7 @@ fn count(programs: &Programs, place: &Place, target: &Target, results: &mut Resu
         for batch in BATCHES {
             let (count, said) = one(variant, batch, 1)?;
             results.count(variant, batch, count);
-            // C, which says nothing of it, goes through libefa.
+            // The second argument says it, but that of C, which goes through libefa.
             let wanted = match program(programs, variant).1 {
                 [_, path] => path,
                 _ => "libefa",
