@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::address::{EndpointAddress, Gid};
-use crate::ops::RECEIVE;
+use crate::chunk::Piece;
+use crate::grant::Found;
+use crate::ops::{Completion, RECEIVE};
 use crate::peers::NewPeer;
 
 /// splitmix64.
