@@ -5,22 +5,22 @@ use std::fmt;
 use efa_verbs::QpState;
 
 use crate::address::EndpointAddress;
-use crate::chunk::requests;
 use crate::config::Config;
 use crate::domain::Domain;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::error::{Error, Full, Result};
 use crate::failure::Failure;
-use crate::ops::{Completion, Kind};
+use crate::operation::{Get, Operation, Put};
 use crate::peers::PeerId;
-use crate::region::LocalSlice;
+use crate::region::Slice;
 use crate::remote::RemoteRegion;
+use crate::scheduler::chunks::requests;
 
-/// An endpoint with one peer.
+/// A queue pair with one peer.
 ///
-/// `put` and `get` cut a transfer into requests and post all of them at once, under one doorbell,
-/// or none; each request has an id, counting up from 0, and a completion. What does not fit
-/// into the send queue is an error. [`Endpoint`] is the same without those limits.
+/// `put` and `get` cut a transfer into requests and post all of them at once, under one doorbell, or
+/// none; each request has an id, counting up from 0, and a completion. What does not fit into the send
+/// queue is an error. [`Endpoint`] is the same without those limits.
 ///
 /// ```no_run
 /// use efa_transport::{Access, Buffer, Config, Connection, Domain, EndpointAddress, RemoteRegion};
@@ -46,7 +46,6 @@ pub struct Connection {
     endpoint: Endpoint,
     peer: Option<(PeerId, EndpointAddress)>,
     next: u64,
-    polled: Vec<Completion>,
 }
 
 /// The requests that a transfer became: `count` ids from `first` on.
@@ -89,29 +88,27 @@ impl Connection {
             endpoint: Endpoint::new(domain, config)?,
             peer: None,
             next: 0,
-            polled: Vec::new(),
         })
     }
 
-    /// Connects to the peer: address handle, then RESET, INIT, RTR, RTS. The peer has to
-    /// connect to us as well before either posts.
+    /// Connects to the peer: address handle, then RESET, INIT, RTR, RTS. The peer has to connect to us as
+    /// well before either posts.
     ///
-    /// Where the handle can't be made, the queue pair stays in RESET; where a transition fails,
-    /// it goes back there, or the error names the state it is in. Connecting again to the
-    /// same address does nothing.
+    /// Where the handle can't be made, the queue pair stays in RESET; where a transition fails, it goes
+    /// back there, or the error names the state it is in. Connecting again to the same address does
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Connect`]; [`Error::AlreadyConnected`] to another address.
     pub fn connect(&mut self, address: EndpointAddress) -> Result<()> {
-        match self.peer {
-            Some((_, known)) if known == address => Ok(()),
-            Some((_, known)) => Err(Error::AlreadyConnected { address: known }),
-            None => {
-                let peer = self.endpoint.connect(address)?;
-                self.peer = Some((peer, address));
-                Ok(())
-            }
+        if let Some((_, known)) = self.peer
+            && known != address
+        {
+            return Err(Error::AlreadyConnected { address: known });
         }
+        let peer = self.endpoint.connect(address)?;
+        self.peer = Some((peer, address));
+        Ok(())
     }
 
     /// Our own address, for the peer.
@@ -122,34 +119,34 @@ impl Connection {
     /// The queue pair's state, asked of the device.
     ///
     /// # Errors
-    /// The query fails.
+    /// The query fails: the device may be gone.
     pub fn state(&self) -> Result<QpState> {
-        self.endpoint.state()
+        Ok(self.endpoint.queue_pair().state()?)
     }
 
     /// Bytes of the largest request.
     pub fn max_message_size(&self) -> u32 {
-        self.endpoint.max_request_size()
+        self.endpoint.limits().max_request
     }
 
     /// Writes all of `local` to the beginning of `remote`.
     ///
     /// # Errors
-    /// [`Error::NotConnected`]; [`Error::RemoteTooSmall`]; [`Error::QueueFull`] where there are more
-    /// requests than free places; [`Error::NotSupported`]. Nothing was posted then.
+    /// [`Error::NotConnected`]; [`Error::RemoteTooSmall`]; [`Error::Full`] where there are more requests
+    /// than free places; [`Error::NotSupported`]. Nothing was posted then.
     pub fn put<'m>(
         &mut self,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
     ) -> Result<Posted> {
         let local = local.into();
         if local.len() > remote.len() {
-            return Err(Error::RemoteTooSmall {
-                local: local.len(),
-                remote: remote.len(),
-            });
+            let (local, remote) = (local.len(), remote.len());
+            return Err(Error::RemoteTooSmall { local, remote });
         }
-        self.transfer(Kind::Put, local, remote, local.len())
+        self.transfer(local.len(), local, remote, |peer, id, local, remote| {
+            Put::new(peer, local, remote).tag(id).into()
+        })
     }
 
     /// Reads all of `remote` into the beginning of `local`.
@@ -158,108 +155,65 @@ impl Connection {
     /// As [`put`](Self::put), with [`Error::LocalTooSmall`].
     pub fn get<'m>(
         &mut self,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
     ) -> Result<Posted> {
         let local = local.into();
         if remote.len() > local.len() {
-            return Err(Error::LocalTooSmall {
-                local: local.len(),
-                remote: remote.len(),
-            });
+            let (local, remote) = (local.len(), remote.len());
+            return Err(Error::LocalTooSmall { local, remote });
         }
-        self.transfer(Kind::Get, local, remote, remote.len())
+        self.transfer(remote.len(), local, remote, |peer, id, local, remote| {
+            Get::new(peer, local, remote).tag(id).into()
+        })
     }
 
-    fn transfer(
+    /// Posts a transfer of `length` bytes, request by request, in one batch.
+    fn transfer<'m>(
         &mut self,
-        kind: Kind,
-        local: LocalSlice<'_>,
-        remote: RemoteRegion,
         length: u64,
+        local: Slice<'m>,
+        remote: RemoteRegion,
+        request: impl Fn(PeerId, u64, Slice<'m>, RemoteRegion) -> Operation<'m>,
     ) -> Result<Posted> {
-        let Some((peer, address)) = self.peer else {
-            return Err(Error::NotConnected {
-                state: self.state()?,
-            });
+        let Some((peer, _)) = self.peer else {
+            let state = self.state()?;
+            return Err(Error::NotConnected { state });
         };
-        self.endpoint.check(kind)?;
         let max = self.max_message_size();
-        let count = requests(length, max);
-        let free = self.endpoint.free_depth();
-        if count > free.into() {
-            return Err(Error::QueueFull {
-                wanted: count,
-                free,
-                depth: self.endpoint.depth(),
-            });
-        }
-        let first = self.next;
-        let max = u64::from(max);
-        let parts = (0..count).map(|i| {
-            let start = i * max;
-            let end = (start + max).min(length);
-            Ok::<_, Error>((
-                first + i,
-                local.slice(start..end)?,
-                remote.slice(start..end)?,
-            ))
-        });
-        if self.endpoint.address() == address {
-            // To itself: copied by this process, which a session can't do.
-            for part in parts {
-                let (id, local, remote) = part?;
-                match kind {
-                    Kind::Get => self.endpoint.get(peer, local, remote, id)?,
-                    _ => self.endpoint.put(peer, local, remote, id)?,
-                };
+        let (first, count) = (self.next, requests(length, max));
+        let part = |index: u64| {
+            let start = index * u64::from(max);
+            start..(start + u64::from(max)).min(length)
+        };
+        self.endpoint.batch(|batch| {
+            let (free, depth) = (batch.room(), batch.depth());
+            if count > free.into() {
+                let wanted = count;
+                return Err(Error::Full(Full::SendQueue { wanted, free, depth }));
             }
-        } else {
-            self.endpoint.post(|session| {
-                for part in parts {
-                    let (id, local, remote) = part?;
-                    match kind {
-                        Kind::Get => session.read(peer, local, remote, id)?,
-                        _ => session.write(peer, local, remote, id)?,
-                    };
-                }
-                Ok::<_, Error>(())
-            })?;
-        }
+            for index in 0..count {
+                let (local, remote) = (local.slice(part(index))?, remote.slice(part(index))?);
+                batch.add(request(peer, first + index, local, remote))?;
+            }
+            Ok(())
+        })?;
         self.next += count;
         Ok(Posted { first, count })
     }
 
-    /// Takes the completions that are there, in the order in which the requests finished, and
-    /// appends them to `out`. Returns how many.
+    /// Takes the completions that are there, in the order in which the requests finished, and appends
+    /// them to `out`. Returns how many.
     ///
     /// # Errors
     /// The device can't be polled.
     pub fn poll(&mut self, out: &mut Vec<RequestCompletion>) -> Result<usize> {
-        let polled = self.endpoint.poll(&mut self.polled);
-        let count = self.polled.len();
-        out.extend(self.polled.drain(..).map(|completion| RequestCompletion {
-            id: completion.tag,
-            result: completion.result,
-        }));
-        polled?;
-        Ok(count)
-    }
-
-    /// The peer, as the endpoint names it.
-    pub fn peer(&self) -> Option<PeerId> {
-        self.peer.map(|(peer, _)| peer)
-    }
-
-    /// The endpoint beneath.
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
-    }
-
-    /// The endpoint beneath. What is posted through it completes through
-    /// [`poll`](Self::poll) as well, with its tag for an id.
-    pub fn endpoint_mut(&mut self) -> &mut Endpoint {
-        &mut self.endpoint
+        self.endpoint.poll(|completion| {
+            out.push(RequestCompletion {
+                id: completion.tag,
+                result: completion.result,
+            });
+        })
     }
 }
 

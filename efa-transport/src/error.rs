@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::address::EndpointAddress;
 use crate::diagnosis::Diagnosis;
-use crate::ops::{Kind, OperationId};
+use crate::operation::{Kind, OperationId};
 use crate::peers::{Gone, PeerId};
 use crate::remote::RegionError;
 use efa_verbs::QpState;
@@ -23,7 +23,7 @@ pub enum Error {
     Verbs(#[from] efa_verbs::Error),
 
     /// An operation that the device, or the installed libefa, lacks.
-    #[error("{device} can't {operation:?}: it has no {missing}{hint}")]
+    #[error("{device} can't {operation}: {missing} is missing; {hint}")]
     NotSupported {
         /// Name of the device.
         device: String,
@@ -31,8 +31,8 @@ pub enum Error {
         operation: Kind,
         /// The capability that is missing.
         missing: &'static str,
-        /// What would help, after a semicolon; or nothing.
-        hint: &'static str,
+        /// What would help.
+        hint: String,
     },
 
     /// The device reports a largest RDMA request of zero bytes, so nothing can be cut into
@@ -46,33 +46,9 @@ pub enum Error {
         device: String,
     },
 
-    /// A `try_…` call could not start at once. Nothing was posted.
-    #[error("would block: {0}")]
-    WouldBlock(Blocked),
-
-    /// More requests than the queue has room for. Nothing was posted.
-    #[error(
-        "{wanted} requests don't fit: {free} of the send queue's {depth} places are free; poll \
-         completions and try again, or use an endpoint's `put` and `get`, which stream"
-    )]
-    QueueFull {
-        /// Requests asked for.
-        wanted: u64,
-        /// Free places.
-        free: u32,
-        /// All places.
-        depth: u32,
-    },
-
-    /// As many operations live as the endpoint was configured for.
-    #[error(
-        "all {capacity} operations of the endpoint are in use, or finished and not taken: poll \
-         completions, or raise Config::max_operations"
-    )]
-    TooManyOperations {
-        /// Config::max_operations.
-        capacity: u32,
-    },
+    /// There is no room now. Nothing was posted; poll completions, and try again.
+    #[error(transparent)]
+    Full(#[from] Full),
 
     /// The peer can't be used (any more).
     #[error("peer {peer} can't be used: {reason}; connect to it again")]
@@ -170,20 +146,14 @@ pub enum Error {
     #[error("the list is empty: a transfer has at least one pair (of zero bytes, if need be)")]
     EmptyList,
 
-    /// The peer is this endpoint itself, and a session holds device requests only.
-    #[error(
-        "peer {0} is reached by a copy within this process, which a session can't do: use the endpoint's put or get"
-    )]
-    LocalPeer(PeerId),
+    /// An operation of several parts was added to a batch.
+    #[error("an operation of a batch is one request, and has no parts: use Endpoint::submit")]
+    PartsInBatch,
 
     /// Requests could not be posted. None of them was.
-    #[error(
-        "posting {requests} requests, the last a {operation:?}, failed, and none was posted: {source}"
-    )]
+    #[error("posting a batch of {requests} requests failed, and none was posted: {source}")]
     PostFailed {
-        /// The last operation of the session.
-        operation: Kind,
-        /// How many requests the session had.
+        /// Requests of the batch.
         requests: u32,
         /// Why.
         source: efa_verbs::Error,
@@ -203,31 +173,40 @@ pub enum Error {
     #[error("nothing to wait for: no operation is under way")]
     NothingToWaitFor,
 
-    /// The endpoint has no receive pool, or has one where none may be.
-    #[error("{0}")]
-    Receive(ReceiveError),
+    /// The endpoint has no receive pool, so nothing can arrive.
+    #[error("the endpoint has no receive pool: set Config::receive_pool")]
+    NoReceivePool,
 
-    /// Endpoint and peer differ in a feature that the operation needs the same on both sides.
+    /// The peer said in the handshake that it has no receive pool.
     #[error(
-        "this endpoint {} unsolicited receipt of writes with immediate data and the peer {}: set \
-         Config::unsolicited alike on both sides", has(.ours), has(.theirs)
+        "peer {peer} has no receive pool, and takes neither messages nor writes with immediate data: set \
+         Config::receive_pool there"
     )]
-    FeatureMismatch {
-        /// Whether this endpoint has it.
-        ours: bool,
-        /// Whether the peer has it.
-        theirs: bool,
+    PeerTakesNoMessages {
+        /// Whom it was for.
+        peer: PeerId,
     },
+
+    /// The queue pair is in the error state, so nothing can arrive any more.
+    #[error("the queue pair is in the error state, and receives nothing: call Endpoint::recover")]
+    ReceivesStopped,
+
+    /// The endpoint was made by another process, of which this one is a forked child.
+    #[error(
+        "the endpoint belongs to the process that made it, and this is a forked child: make a new domain \
+         and endpoint here"
+    )]
+    Forked,
 
     /// Immediate values arrived that could not be counted.
     #[error(
-        "{lost} writes with immediate data could not be counted, because more than {limit} \
-         different values had arrived and nobody waited for them; raise Config::max_immediates"
+        "{lost} writes with immediate data could not be counted, because more than {limit} different \
+         values had arrived and nobody waited for them: use fewer values"
     )]
     ImmediatesLost {
         /// How many.
         lost: u64,
-        /// Config::max_immediates.
+        /// Values that are counted.
         limit: usize,
     },
 
@@ -270,56 +249,45 @@ impl Error {
 
     /// Whether the same call may succeed later, once completions have been polled.
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Error::WouldBlock(_)
-                | Error::QueueFull { .. }
-                | Error::TooManyOperations { .. }
-                | Error::TimedOut(_)
-                | Error::Receive(ReceiveError::QueueFull)
-        )
+        matches!(self, Error::Full(_) | Error::TimedOut(_))
     }
 }
 
-fn has(it: &bool) -> &'static str {
-    if *it { "has" } else { "has no" }
-}
-
-/// Why an operation could not start at once.
+/// What there is no room in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Blocked {
-    /// The send queue, or its completion queue, is full.
-    #[error("the send queue is full; poll completions")]
-    QueueFull,
-    /// Other operations wait already.
-    #[error("other operations wait for the send queue; poll completions")]
-    Queued,
-    /// The operation table is full.
-    #[error("too many operations are under way; poll completions")]
-    Operations,
-    /// The peer has not granted more immediates.
+pub enum Full {
+    /// The send queue.
     #[error(
-        "the peer has as many writes with immediate data outstanding as it granted; poll, and \
-         let the peer poll"
+        "{wanted} requests don't fit: {free} of the send queue's {depth} places are free; poll completions \
+         and try again, or use Endpoint::submit, which lets operations wait"
     )]
-    Grant,
-    /// All buffers for messages are in use.
-    #[error("all buffers for messages are in use; poll completions")]
-    Buffers,
-}
-
-/// What is wrong with receiving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReceiveError {
-    /// Messages go to the pool, so that a buffer of the caller's could get any of them.
-    #[error("the endpoint has a receive pool, which takes every message: use next_message")]
-    HasPool,
-    /// No pool was configured.
-    #[error("the endpoint has no receive pool: set Config::receive_pool, or post receives")]
-    NoPool,
-    /// The receive queue is full.
-    #[error("the receive queue is full: poll completions, or raise Config::receive_depth")]
-    QueueFull,
+    SendQueue {
+        /// Requests asked for.
+        wanted: u64,
+        /// Free places.
+        free: u32,
+        /// All places.
+        depth: u32,
+    },
+    /// The send queue, for newcomers: other operations wait for it already.
+    #[error("other operations wait for the send queue; poll completions")]
+    Waiting,
+    /// The operation table.
+    #[error(
+        "all {capacity} operations of the endpoint are in use, or finished and not taken: poll \
+         completions, or raise Config::max_operations"
+    )]
+    Operations {
+        /// Config::max_operations.
+        capacity: u32,
+    },
+    /// The buffers for messages from plain bytes.
+    #[error("all buffers for messages from plain bytes are in use; poll completions")]
+    SendBuffers,
+    /// The places for messages of the endpoint to itself.
+    #[error(
+        "as many messages of the endpoint to itself wait as it has receive buffers; take messages, and poll"
+    )]
+    Messages,
 }

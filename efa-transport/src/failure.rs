@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::address::EndpointAddress;
 use crate::advice::Advice;
-use crate::ops::Kind;
+use crate::operation::Kind;
 
 /// The root cause of a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +33,10 @@ pub enum FailureKind {
     /// A copy within this process was not possible: the remote region is not one that
     /// this process has registered with the access needed.
     LocalAccess,
-    /// The peer has no room for immediates of ours, or all that it granted failed in a way that
-    /// leaves open whether they arrived.
-    NotGranted,
     /// The peer is behind this same device, which does not loop back, and is not this endpoint.
     NoLoopback,
-    /// A message to oneself found no receive pool.
-    NoReceive,
+    /// A message to oneself is longer than the buffers of the receive pool.
+    MessageTooLong,
 }
 
 /// What happened, and where that helps, what to do.
@@ -69,18 +66,13 @@ impl fmt::Display for FailureKind {
                  loop back, and the remote region is not (or no longer) registered here with the \
                  access needed",
             ),
-            FailureKind::NotGranted => f.write_str(
-                "the peer has no room for our writes with immediate data: as many peers as its \
-                 Config::immediate_room allows for have theirs (raise it there), or as many as it \
-                 granted us failed and may wait at the peer (disconnect, and connect again)",
-            ),
             FailureKind::NoLoopback => f.write_str(
                 "the peer is another endpoint of this same device, which drops traffic to itself: \
                  use a put or get with a region of this process, or another device",
             ),
-            FailureKind::NoReceive => f.write_str(
-                "the message is for this same endpoint, which has no receive pool: set \
-                 Config::receive_pool",
+            FailureKind::MessageTooLong => f.write_str(
+                "the message is longer than the buffers of this endpoint's receive pool: set \
+                 ReceivePool::size",
             ),
         }
     }
@@ -179,9 +171,9 @@ impl fmt::Debug for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.operation())?;
+        write!(f, "{}", self.operation())?;
         if let Some(peer) = self.peer_address() {
-            write!(f, " with {peer:?}")?;
+            write!(f, " with {peer}")?;
         }
         if let Some(offset) = self.offset() {
             write!(f, " at byte {offset}")?;

@@ -1,44 +1,52 @@
 //! The peers of an endpoint: an address, a handle, and a few counters each.
+//!
+//! A peer's life: [`add`](Peers::add)ed, or [`install`](Peers::install)ed by a handshake and then
+//! [`activate`](Peers::activate)d; [`remove`](Peers::remove)d, however it came and whatever ended it. Its
+//! entry, and in it the address handle, stays until the last of its operations has nothing with the
+//! device any more.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::address::EndpointAddress;
-use crate::ops::NONE;
+
+const INDEX_BITS: u32 = 24;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
 /// Names a peer of one endpoint.
 ///
-/// It is a plain number: it keeps nothing alive, and using it after the peer has gone is
-/// an error, never a mix-up with whoever took its place.
+/// It is a plain number: it keeps nothing alive. No two peers of a process ever have the same name, so
+/// using it after the peer has gone, or at another endpoint, is an error and never a mix-up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(NonZeroU64);
 
+/// What the next peer of this process is told apart by.
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
 impl PeerId {
     /// Nobody's name: there are not that many entries.
-    pub(crate) const NOBODY: Self = Self(NonZeroU64::MAX);
+    const NOBODY: Self = Self(NonZeroU64::MAX);
 
-    /// One word, so that it is passed, stored and compared as one. A generation is never 0.
-    #[inline]
-    pub(crate) const fn new(index: u32, generation: u32) -> Self {
-        match NonZeroU64::new((generation as u64) << 32 | index as u64) {
-            Some(word) => Self(word),
-            None => Self::NOBODY,
+    fn new(index: u32) -> Self {
+        loop {
+            let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+            if let Some(name) = NonZeroU64::new(serial << INDEX_BITS | u64::from(index)) {
+                return Self(name);
+            }
         }
     }
 
-    #[inline]
-    pub(crate) const fn index(self) -> u32 {
-        self.0.get() as u32
+    #[cfg(test)]
+    pub(crate) fn test(index: u32, serial: u64) -> Self {
+        Self(NonZeroU64::new(serial << INDEX_BITS | u64::from(index)).expect("a serial"))
     }
 
+    /// The entry of the peer with this name.
     #[inline]
-    const fn generation(self) -> u32 {
-        (self.0.get() >> 32) as u32
-    }
-
-    /// The next name of the same entry.
-    fn after(self) -> Self {
-        Self::new(self.index(), self.generation().wrapping_add(1).max(1))
+    pub(crate) fn index(self) -> u32 {
+        (self.0.get() & INDEX_MASK) as u32
     }
 }
 
@@ -48,19 +56,19 @@ impl fmt::Debug for PeerId {
     }
 }
 
-/// `index.generation`
+/// `index.serial`
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.index(), self.generation())
+        write!(f, "{}.{}", self.index(), self.0.get() >> INDEX_BITS)
     }
 }
 
-/// Why a peer can't be used any more.
+/// Why a peer can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Gone {
-    /// No such peer, or so long ago that its place has been taken.
-    #[error("it was never connected, or was disconnected long ago")]
+    /// No such peer at this endpoint, or so long ago that its place has been taken.
+    #[error("it is another endpoint's peer, or was disconnected long ago")]
     Unknown,
     /// `disconnect` was called.
     #[error("it was disconnected")]
@@ -76,120 +84,73 @@ pub enum Gone {
     Rebuilt,
 }
 
-/// One peer. `A` is the address handle.
-///
-/// The two counters are not side by side, or the compiler adds to both at once, by six instructions
-/// instead of two.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Peer<A> {
-    pub(crate) handle: Option<A>,
-    pub(crate) address: EndpointAddress,
-    /// Operations and bytes: those that have succeeded, and those under way that say so
-    /// ([`Head::counted`](crate::ops::Head)).
-    pub(crate) operations: u64,
-    /// Which life of the peer this is; 0 where it did not say.
-    pub(crate) incarnation: u64,
-    pub(crate) bytes: u64,
-    /// Of the name by which it can be used: nobody has that before the peer can be, or after it is
-    /// gone.
-    generation: u32,
-    pub(crate) failures: u32,
-    /// The lane that was last made for it, which may be somebody else's by now. Once it is gone: operations under way, whose requests may
-    /// name the handle. In a free entry: the next one.
-    lane_or_count: u32,
-    /// Index of what it has granted us.
-    pub(crate) grant: u32,
-    /// The slot of our table that says what we have taken of it.
-    pub(crate) slot: u32,
-    gone: Option<Gone>,
-    /// Transfers to it are copied by this process.
-    pub(crate) local: bool,
-    /// Handshakes that have installed it and not ended.
-    pub(crate) installs: u8,
-    /// What its endpoint can do, if it said so: see [`Peer::KNOWN`].
-    pub(crate) capabilities: u8,
+/// What a peer is reached by: an address handle.
+pub(crate) trait Reach {
+    /// The device's number for it, by which receive completions name their sender.
+    fn number(&self) -> u16;
 }
 
-/// What a new peer is.
+/// What is known of a new peer.
 #[derive(Debug)]
 pub(crate) struct NewPeer<A> {
     pub(crate) address: EndpointAddress,
+    /// None where transfers to it are copied by this process.
     pub(crate) handle: Option<A>,
+    /// Which life of the peer this is; 0 where it did not say.
     pub(crate) incarnation: u64,
-    pub(crate) local: bool,
-    pub(crate) capabilities: u8,
+    /// Whether it has a receive pool; true where it did not say.
+    pub(crate) takes_messages: bool,
+}
+
+/// Where an entry's peer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// So many handshakes have installed it and not ended.
+    Installing(u32),
+    Connected,
+    /// It is gone. The entry may wait for operations.
+    Gone(Gone),
+}
+
+/// One peer. `A` is the address handle.
+#[derive(Debug)]
+pub(crate) struct Peer<A> {
+    /// The name by which it can be used, or [`PeerId::NOBODY`].
+    usable: PeerId,
+    pub(crate) handle: Option<A>,
+    pub(crate) address: EndpointAddress,
+    /// Operations and bytes: those that have succeeded, and those in flight.
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+    /// Its name, whether it can be used or not.
+    name: PeerId,
+    pub(crate) incarnation: u64,
+    /// Operations that have, or may have, requests with the device.
+    pub(crate) in_flight: u32,
+    pub(crate) failed: u32,
+    life: Life,
+    pub(crate) takes_messages: bool,
 }
 
 impl<A> Peer<A> {
-    /// The lane that was last made for a connected peer, and its handle.
-    #[inline(always)]
-    pub(crate) fn lane_and_handle(&mut self) -> (&mut u32, Option<&A>) {
-        (&mut self.lane_or_count, self.handle.as_ref())
+    /// An operation of so many bytes begins.
+    #[inline]
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.in_flight += 1;
+        self.operations += 1;
+        self.bytes += bytes;
     }
 
-    /// The peer said what it can do.
-    pub(crate) const KNOWN: u8 = 1 << 7;
-    /// It receives writes with immediate data without a posted receive.
-    pub(crate) const UNSOLICITED: u8 = 1 << 0;
-
-    fn vacant() -> Self {
-        Self {
-            handle: None,
-            address: EndpointAddress::NOBODY,
-            generation: 1,
-            operations: 0,
-            bytes: 0,
-            failures: 0,
-            lane_or_count: NONE,
-            grant: NONE,
-            slot: NONE,
-            gone: Some(Gone::Unknown),
-            local: false,
-            installs: 0,
-            capabilities: 0,
-            incarnation: 0,
-        }
+    /// An operation that was counted is none of those that succeed.
+    pub(crate) fn uncount(&mut self, bytes: u64) {
+        self.operations -= 1;
+        self.bytes -= bytes;
     }
 
-    /// Whether this is the name by which it can be used.
-    #[inline(always)]
-    fn has(&self, id: PeerId) -> bool {
-        self.generation == id.generation()
-    }
-
-    /// Whether this will be its name, once it can be used.
-    fn is_before(&self, id: PeerId) -> bool {
-        PeerId::new(id.index(), self.generation).after() == id
-    }
-
-    /// Whether the peer of this name is, or was, the last one here.
-    fn is_of(&self, id: PeerId) -> bool {
-        self.has(id) || self.was().is_some() && self.has(id.after())
-    }
-
-    /// Why the entry's last peer is gone, if it is and no other is on its way.
-    fn was(&self) -> Option<Gone> {
-        self.gone.filter(|&why| why != Gone::NotReady)
-    }
-
-    fn new(new: NewPeer<A>, generation: u32, gone: Option<Gone>) -> Self {
-        Self {
-            handle: new.handle,
-            address: new.address,
-            generation,
-            operations: 0,
-            bytes: 0,
-            failures: 0,
-            lane_or_count: NONE,
-            grant: NONE,
-            slot: NONE,
-            gone,
-            local: new.local,
-            installs: 0,
-            capabilities: new.capabilities,
-            incarnation: new.incarnation,
-        }
+    /// Transfers to it are copied by this process.
+    #[inline]
+    pub(crate) fn is_local(&self) -> bool {
+        self.handle.is_none()
     }
 }
 
@@ -197,93 +158,219 @@ impl<A> Peer<A> {
 #[derive(Debug)]
 pub(crate) struct Peers<A> {
     entries: Vec<Peer<A>>,
-    free: u32,
+    /// Entries without a peer.
+    free: Vec<u32>,
+    /// Entries whose peer is gone, and which wait for operations.
+    leaving: Vec<u32>,
+    /// Connected peers by where their messages come from.
+    sources: HashMap<Source, u32>,
+    /// Peers whose handshake has not finished.
+    installing: HashMap<(EndpointAddress, u64), u32>,
     connected: u32,
     /// Operations and bytes of peers whose entries were used again.
     past: (u64, u64),
 }
 
-impl<A> Peers<A> {
+/// Where messages come from: the number of the handle for the sender, and its queue pair.
+///
+/// A peer that transfers are copied to has no handle; nothing is received from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Source(u32);
+
+impl Source {
+    fn new(handle: Option<u16>, queue_pair: u32) -> Self {
+        Self(u32::from(handle.unwrap_or(u16::MAX)) << 16 | (queue_pair & 0xffff))
+    }
+}
+
+fn source<A: Reach>(handle: Option<&A>, address: EndpointAddress) -> Source {
+    Source::new(handle.map(A::number), address.queue_pair())
+}
+
+impl<A: Reach> Peers<A> {
     pub(crate) fn new() -> Self {
         Self {
             entries: Vec::new(),
-            free: NONE,
+            free: Vec::new(),
+            leaving: Vec::new(),
+            sources: HashMap::new(),
+            installing: HashMap::new(),
             connected: 0,
             past: (0, 0),
         }
     }
 
+    // ---- coming ---------------------------------------------------------------------
+
+    /// The connected peer at an address, if there is one. Its queue key may differ.
+    pub(crate) fn connected_at(&self, handle: Option<&A>, address: EndpointAddress) -> Option<PeerId> {
+        let &index = self.sources.get(&source(handle, address))?;
+        Some(self.entries[index as usize].name)
+    }
+
     /// Adds a peer that can be used at once.
     pub(crate) fn add(&mut self, new: NewPeer<A>) -> PeerId {
+        let source = source(new.handle.as_ref(), new.address);
+        let name = self.place(new, Life::Connected);
+        self.sources.insert(source, name.index());
         self.connected += 1;
-        let index = self.place();
-        let generation = self.entries[index as usize].generation;
-        self.entries[index as usize] = Peer::new(new, generation, None);
-        PeerId::new(index, generation)
+        name
     }
 
-    /// Adds a peer that can be used only once it is [`activate`](Self::activate)d: until
-    /// then its name finds nothing.
+    /// Adds a peer that can be used only once it is [`activate`](Self::activate)d: until then its name
+    /// finds nothing.
     pub(crate) fn install(&mut self, new: NewPeer<A>) -> PeerId {
-        let index = self.place();
-        let generation = self.entries[index as usize].generation;
-        let mut entry = Peer::new(new, generation, Some(Gone::NotReady));
-        entry.installs = 1;
-        self.entries[index as usize] = entry;
-        PeerId::new(index, generation).after()
+        let key = (new.address, new.incarnation);
+        if let Some(&index) = self.installing.get(&key)
+            && let entry = &mut self.entries[index as usize]
+            && let Life::Installing(handshakes) = &mut entry.life
+        {
+            *handshakes = handshakes.saturating_add(1);
+            return entry.name;
+        }
+        let name = self.place(new, Life::Installing(1));
+        self.installing.insert(key, name.index());
+        name
     }
 
-    /// A free entry; its generation counts on.
-    fn place(&mut self) -> u32 {
-        if let Some(entry) = self.entries.get(self.free as usize) {
-            self.past.0 += entry.operations;
-            self.past.1 += entry.bytes;
-            return std::mem::replace(&mut self.free, entry.lane_or_count);
+    fn place(&mut self, new: NewPeer<A>, life: Life) -> PeerId {
+        let index = self.free.pop().unwrap_or(self.entries.len() as u32);
+        let name = PeerId::new(index);
+        let entry = Peer {
+            usable: match life {
+                Life::Connected => name,
+                _ => PeerId::NOBODY,
+            },
+            handle: new.handle,
+            address: new.address,
+            operations: 0,
+            bytes: 0,
+            name,
+            incarnation: new.incarnation,
+            in_flight: 0,
+            failed: 0,
+            life,
+            takes_messages: new.takes_messages,
+        };
+        match self.entries.get_mut(index as usize) {
+            Some(old) => {
+                self.past.0 += old.operations;
+                self.past.1 += old.bytes;
+                *old = entry;
+            }
+            None => {
+                if self.entries.len() == self.entries.capacity() {
+                    // By an eighth: doubling would leave half of the memory of many peers unused.
+                    self.entries.reserve_exact(self.entries.len() / 8 + 4);
+                }
+                self.entries.push(entry);
+            }
         }
-        let index = self.entries.len() as u32;
-        if self.entries.len() == self.entries.capacity() {
-            // By an eighth: doubling would leave half of the memory of many peers unused.
-            self.entries.reserve_exact(self.entries.len() / 8 + 4);
-        }
-        self.entries.push(Peer::vacant());
-        index
+        name
     }
 
-    /// The entry of a peer that is installed and not active yet.
-    pub(crate) fn installed(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
+    /// Makes an installed peer usable. Returns the one that had its address before, which is dead and
+    /// to be removed first; then nothing has happened yet.
+    pub(crate) fn activate(&mut self, id: PeerId) -> Result<(), PeerId> {
+        let Some(entry) = self.installed(id) else {
+            return Ok(()); // it was known already
+        };
+        let (key, source) = (
+            (entry.address, entry.incarnation),
+            source(entry.handle.as_ref(), entry.address),
+        );
+        if let Some(&before) = self.sources.get(&source) {
+            return Err(self.entries[before as usize].name);
+        }
+        let entry = &mut self.entries[id.index() as usize];
+        (entry.usable, entry.life) = (id, Life::Connected);
+        self.installing.remove(&key);
+        self.sources.insert(source, id.index());
+        self.connected += 1;
+        Ok(())
+    }
+
+    /// One of the handshakes that installed this peer has failed.
+    pub(crate) fn uninstall(&mut self, id: PeerId) {
+        let Some(entry) = self.installed(id) else {
+            return; // it is active, or gone
+        };
+        if let Life::Installing(handshakes) = &mut entry.life {
+            *handshakes -= 1;
+            if *handshakes == 0 {
+                self.remove(id, Gone::Disconnected);
+            }
+        }
+    }
+
+    fn installed(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
+        self.entry_of(id)
+            .filter(|entry| matches!(entry.life, Life::Installing(_)))
+    }
+
+    fn entry_of(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
         self.entries
             .get_mut(id.index() as usize)
-            .filter(|entry| entry.gone == Some(Gone::NotReady) && entry.is_before(id))
+            .filter(|entry| entry.name == id)
     }
 
-    /// Makes an installed peer usable.
-    pub(crate) fn activate(&mut self, id: PeerId) -> bool {
-        let Some(entry) = self.installed(id) else {
-            return false;
-        };
-        entry.generation = id.generation();
-        entry.gone = None;
-        self.connected += 1;
-        true
-    }
-
-    /// Takes an installed peer out again that was never active.
-    pub(crate) fn forget(&mut self, id: PeerId) -> bool {
-        let Some(entry) = self.installed(id) else {
-            return false;
-        };
-        entry.generation = id.after().generation();
-        entry.gone = Some(Gone::Disconnected);
-        // Nothing could be begun with it.
-        self.retire(id.index());
-        true
-    }
+    // ---- being there ----------------------------------------------------------------
 
     /// The entry of a connected peer.
     #[inline]
     pub(crate) fn get(&self, id: PeerId) -> Option<&Peer<A>> {
         let entry = self.entries.get(id.index() as usize)?;
-        entry.has(id).then_some(entry)
+        (entry.usable == id).then_some(entry)
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
+        let entry = self.entries.get_mut(id.index() as usize)?;
+        (entry.usable == id).then_some(entry)
+    }
+
+    /// The entry of an operation's peer, which stays in its place for as long as the operation lives,
+    /// whatever becomes of the peer.
+    #[inline]
+    pub(crate) fn entry(&self, id: PeerId) -> Option<&Peer<A>> {
+        self.entries.get(id.index() as usize)
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn entry_mut(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
+        self.entries.get_mut(id.index() as usize)
+    }
+
+    /// Why `id` names no connected peer.
+    #[cold]
+    pub(crate) fn gone(&self, id: PeerId) -> Gone {
+        match self.entries.get(id.index() as usize) {
+            Some(entry) if entry.name == id => match entry.life {
+                Life::Gone(why) => why,
+                _ => Gone::NotReady,
+            },
+            _ => Gone::Unknown,
+        }
+    }
+
+    /// Who has sent something from this queue pair behind this handle. `None` also where it may be one
+    /// of two lives of the same endpoint.
+    pub(crate) fn sender(&self, handle: u16, queue_pair: u32) -> Option<PeerId> {
+        let from = Source::new(Some(handle), queue_pair);
+        let connected = self.sources.get(&from).copied();
+        // Those whose handshake may have ended on their side already.
+        let installing = self.installing.values().copied().filter(|&index| {
+            let entry = &self.entries[index as usize];
+            entry.handle.is_some() && source(entry.handle.as_ref(), entry.address) == from
+        });
+        let mut senders = connected.into_iter().chain(installing);
+        let sender = senders.next()?;
+        if senders.next().is_some() {
+            return None;
+        }
+        Some(self.entries[sender as usize].name)
     }
 
     /// Operations and bytes of all peers, past ones too.
@@ -293,122 +380,103 @@ impl<A> Peers<A> {
         })
     }
 
-    /// The same, to change.
-    #[inline]
-    pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
-        let entry = self.entries.get_mut(id.index() as usize)?;
-        entry.has(id).then_some(entry)
-    }
-
-    /// The name by which the peer of an entry can be used.
-    pub(crate) fn name(&self, index: u32) -> Option<PeerId> {
-        let entry = self.entries.get(index as usize)?;
-        Some(PeerId::new(index, entry.generation))
-    }
-
-    /// Whether `id` names a connected peer.
-    #[inline]
-    pub(crate) fn is_usable(&self, id: PeerId) -> bool {
-        self.get(id).is_some_and(|entry| entry.gone.is_none())
-    }
-
-    /// Why `id` names no connected peer.
-    #[cold]
-    pub(crate) fn gone(&self, id: PeerId) -> Gone {
-        let Some(entry) = self.entries.get(id.index() as usize) else {
-            return Gone::Unknown;
-        };
-        match entry.gone {
-            Some(Gone::NotReady) if entry.is_before(id) => Gone::NotReady,
-            Some(why) if entry.has(id.after()) => why,
-            _ => Gone::Unknown,
-        }
-    }
-
-    /// The entry whatever became of the peer; for operations, which keep it in place.
-    #[inline]
-    pub(crate) fn entry(&self, index: u32) -> Option<&Peer<A>> {
-        self.entries.get(index as usize)
-    }
-
-    /// The same, to change.
-    #[inline]
-    pub(crate) fn entry_mut(&mut self, index: u32) -> Option<&mut Peer<A>> {
-        self.entries.get_mut(index as usize)
-    }
-
-    /// Counts an operation of a peer, which may be gone.
-    pub(crate) fn count(&mut self, id: PeerId, bytes: u64) {
-        let (operations, total) = self.counts(id);
-        *operations += 1;
-        *total += bytes;
-    }
-
-    /// Takes that back.
-    pub(crate) fn uncount(&mut self, id: PeerId, bytes: u64) {
-        let (operations, total) = self.counts(id);
-        *operations -= 1;
-        *total -= bytes;
-    }
-
-    /// An entry counts for its last peer until it is used again.
-    fn counts(&mut self, id: PeerId) -> (&mut u64, &mut u64) {
-        match self.entries.get_mut(id.index() as usize) {
-            Some(entry) if entry.is_of(id) => (&mut entry.operations, &mut entry.bytes),
-            _ => (&mut self.past.0, &mut self.past.1),
-        }
-    }
-
-    /// Ends a connection. The handle stays until so many operations have
-    /// [`ended`](Self::operation_ended).
-    pub(crate) fn remove(&mut self, id: PeerId, why: Gone, under_way: u32) -> bool {
-        let Some(entry) = self.get_mut(id) else {
-            return false;
-        };
-        entry.generation = id.after().generation();
-        entry.gone = Some(why);
-        entry.lane_or_count = under_way;
-        self.connected -= 1;
-        if under_way == 0 {
-            self.retire(id.index());
-        }
-        true
-    }
-
-    /// An operation to this peer has nothing with the device any more.
-    #[inline]
-    pub(crate) fn operation_ended(&mut self, id: PeerId) {
-        if let Some(entry) = self.entries.get_mut(id.index() as usize)
-            && !entry.has(id)
-        {
-            // It is gone, and its entry waits for this one among others.
-            entry.lane_or_count -= 1;
-            if entry.lane_or_count == 0 {
-                self.retire(id.index());
-            }
-        }
-    }
-
-    #[cold]
-    fn retire(&mut self, index: u32) {
-        let entry = &mut self.entries[index as usize];
-        entry.handle = None;
-        entry.lane_or_count = self.free;
-        self.free = index;
-    }
-
-    /// Connected peers.
-    pub(crate) fn connected(&self) -> u32 {
-        self.connected
-    }
-
     /// Connected peers and their entries.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &Peer<A>)> {
         self.entries
             .iter()
-            .enumerate()
-            .filter(|(_, entry)| entry.gone.is_none())
-            .map(|(index, entry)| (PeerId::new(index as u32, entry.generation), entry))
+            .filter(|entry| entry.life == Life::Connected)
+            .map(|entry| (entry.name, entry))
+    }
+
+    /// Connected peers.
+    #[cfg(test)]
+    pub(crate) fn connected(&self) -> u32 {
+        self.connected
+    }
+
+    // ---- going ----------------------------------------------------------------------
+
+    /// Ends a peer, connected or installing. False where there is no such peer.
+    pub(crate) fn remove(&mut self, id: PeerId, why: Gone) -> bool {
+        let Some(entry) = self.entry_of(id) else {
+            return false;
+        };
+        let key = (entry.address, entry.incarnation);
+        let source = source(entry.handle.as_ref(), entry.address);
+        let (life, idle) = (entry.life, entry.in_flight == 0);
+        if matches!(life, Life::Gone(_)) {
+            return false;
+        }
+        (entry.usable, entry.life) = (PeerId::NOBODY, Life::Gone(why));
+        if life == Life::Connected {
+            self.sources.remove(&source);
+            self.connected -= 1;
+        } else {
+            self.installing.remove(&key);
+        }
+        if idle {
+            self.retire(id.index());
+        } else {
+            self.leaving.push(id.index());
+        }
+        true
+    }
+
+    /// All peers, connected and installing.
+    pub(crate) fn names(&self) -> Vec<PeerId> {
+        self.entries
+            .iter()
+            .filter(|entry| !matches!(entry.life, Life::Gone(_)))
+            .map(|entry| entry.name)
+            .collect()
+    }
+
+    /// An operation with this peer has nothing with the device any more.
+    #[inline]
+    pub(crate) fn ended(&mut self, id: PeerId) {
+        if let Some(entry) = self.entries.get_mut(id.index() as usize) {
+            debug_assert!(entry.in_flight > 0, "an operation ended twice");
+            entry.in_flight -= 1;
+        }
+    }
+
+    /// Lets go of the handles of peers that are gone and have no operations any more. To be called when
+    /// operations have [`ended`](Self::ended).
+    #[inline]
+    pub(crate) fn sweep(&mut self) {
+        if !self.leaving.is_empty() {
+            self.sweep_leaving();
+        }
+    }
+
+    #[cold]
+    fn sweep_leaving(&mut self) {
+        let mut at = 0;
+        while let Some(&index) = self.leaving.get(at) {
+            if self.entries[index as usize].in_flight == 0 {
+                self.leaving.swap_remove(at);
+                self.retire(index);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn retire(&mut self, index: u32) {
+        self.entries[index as usize].handle = None;
+        self.free.push(index);
+    }
+
+    /// Checks what must always be true.
+    #[cfg(test)]
+    pub(crate) fn audit(&self) {
+        let connected = self.iter().count() as u32;
+        assert_eq!((connected, self.sources.len() as u32), (self.connected, self.connected));
+        let mut idle: Vec<u32> = self.free.iter().chain(&self.leaving).copied().collect();
+        idle.sort_unstable();
+        let gone = |(_, entry): &(u32, &Peer<A>)| matches!(entry.life, Life::Gone(_));
+        let all = (0..).zip(&self.entries).filter(gone);
+        assert_eq!(idle, all.map(|(index, _)| index).collect::<Vec<_>>());
     }
 }
 
@@ -418,87 +486,106 @@ mod tests {
     use crate::address::Gid;
     use std::rc::Rc;
 
+    impl Reach for Rc<u32> {
+        fn number(&self) -> u16 {
+            **self as u16
+        }
+    }
+
     fn address(n: u32) -> EndpointAddress {
         EndpointAddress::new(Gid::from_bytes([1; 16]), n, 0x4242).unwrap()
     }
 
-    fn peer<A>(n: u32, handle: Option<A>) -> NewPeer<A> {
+    fn peer(n: u32) -> NewPeer<Rc<u32>> {
         NewPeer {
             address: address(n),
-            handle,
-            incarnation: 0,
-            local: false,
-            capabilities: 0,
+            handle: Some(Rc::new(n)),
+            incarnation: u64::from(n),
+            takes_messages: true,
         }
     }
 
     #[test]
     fn an_installed_peer_can_be_used_only_once_it_is_active() {
-        let mut peers: Peers<()> = Peers::new();
-        let id = peers.install(peer(1, None));
+        let mut peers = Peers::new();
+        let id = peers.install(peer(1));
         assert!(peers.get(id).is_none());
         assert_eq!(peers.gone(id), Gone::NotReady);
-        assert!(peers.activate(id));
-        assert!(!peers.activate(id));
+        assert_eq!(peers.activate(id), Ok(()));
         assert!(peers.get(id).is_some());
-        let other = peers.install(peer(2, None));
-        assert!(peers.forget(other));
-        assert!(!peers.forget(other));
-        assert!(!peers.activate(other));
-        let third = peers.add(peer(3, None));
+        let other = peers.install(peer(2));
+        assert_eq!(peers.install(peer(2)), other);
+        peers.uninstall(other);
+        assert_eq!(peers.gone(other), Gone::NotReady);
+        peers.uninstall(other);
+        assert_eq!(peers.gone(other), Gone::Disconnected);
+        assert_eq!(peers.activate(other), Ok(()));
+        assert!(peers.get(other).is_none());
+        let third = peers.add(peer(3));
         assert_eq!(third.index(), other.index());
         assert!(peers.get(other).is_none());
         assert_eq!(peers.connected(), 2);
+        peers.audit();
     }
 
     #[test]
-    fn the_handle_outlives_a_disconnect_until_the_last_operation_ended() {
+    fn a_new_life_at_the_same_address_ends_the_old_one_first() {
         let mut peers = Peers::new();
-        let handle = Rc::new(());
-        let id = peers.add(peer(1, Some(handle.clone())));
-        assert!(peers.remove(id, Gone::Disconnected, 2));
-        assert!(peers.get(id).is_none());
+        let old = peers.add(peer(1));
+        let new = peers.install(NewPeer {
+            incarnation: 9,
+            ..peer(1)
+        });
+        assert_eq!(peers.sender(1, 1), None, "it may be either");
+        assert_eq!(peers.activate(new), Err(old));
+        assert!(peers.remove(old, Gone::Restarted));
+        assert_eq!(peers.activate(new), Ok(()));
+        assert_eq!((peers.sender(1, 1), peers.gone(old)), (Some(new), Gone::Restarted));
+        peers.audit();
+    }
+
+    #[test]
+    fn the_handle_outlives_the_peer_until_its_last_operation_ended() {
+        let mut peers = Peers::new();
+        let handle = Rc::new(1);
+        let id = peers.add(NewPeer {
+            handle: Some(handle.clone()),
+            ..peer(1)
+        });
+        peers.get_mut(id).unwrap().count(10);
+        peers.get_mut(id).unwrap().count(10);
+        assert!(peers.remove(id, Gone::Disconnected));
+        assert!(!peers.remove(id, Gone::Rebuilt));
         assert_eq!(peers.gone(id), Gone::Disconnected);
-        peers.operation_ended(id);
+        peers.ended(id);
+        peers.sweep();
         assert_eq!(Rc::strong_count(&handle), 2);
-        peers.operation_ended(id);
+        peers.ended(id);
+        peers.sweep();
         assert_eq!(Rc::strong_count(&handle), 1);
+        assert_eq!(peers.totals(), (2, 20));
+        peers.audit();
     }
 
     #[test]
-    fn what_is_counted_for_a_peer_that_is_gone_is_not_the_next_ones() {
-        let mut peers: Peers<()> = Peers::new();
-        let old = peers.add(peer(1, None));
-        peers.count(old, 10);
-        peers.count(old, 5);
-        assert!(peers.remove(old, Gone::Disconnected, 0));
-        peers.uncount(old, 5);
-        let new = peers.add(peer(2, None));
-        assert_eq!(new.index(), old.index());
-        peers.count(old, 7);
-        peers.count(new, 1);
-        assert_eq!(peers.get(new).unwrap().operations, 1);
-        assert_eq!(peers.totals(), (3, 18));
-    }
-
-    #[test]
-    fn a_stale_name_never_reaches_the_next_peer() {
-        let mut peers: Peers<()> = Peers::new();
-        let old = peers.add(peer(1, None));
-        peers.remove(old, Gone::Restarted, 0);
+    fn a_name_reaches_neither_the_next_peer_nor_one_of_another_endpoint() {
+        let (mut peers, mut others) = (Peers::new(), Peers::new());
+        let old = peers.add(peer(1));
+        let foreign = others.add(peer(1));
+        assert_eq!((old.index(), peers.gone(foreign)), (foreign.index(), Gone::Unknown));
+        assert!(peers.get(foreign).is_none());
+        peers.remove(old, Gone::Restarted);
         assert_eq!(peers.gone(old), Gone::Restarted);
-        let new = peers.add(peer(2, None));
+        let new = peers.add(peer(2));
         assert_eq!(new.index(), old.index());
         assert!(peers.get(old).is_none());
         assert_eq!(peers.get(new).unwrap().address, address(2));
-        assert!(!peers.remove(old, Gone::Disconnected, 0));
-        assert_eq!(peers.connected(), 1);
+        assert!(!peers.remove(old, Gone::Disconnected));
     }
 
     #[test]
     fn a_peer_costs_no_more_than_its_budget() {
-        // Two lanes of the scheduler are 12 bytes each, and the map from senders to peers
-        // has 9 bytes for each, twice that right after it grew.
-        assert!(size_of::<Peer<std::sync::Arc<()>>>() + 2 * 12 + 2 * 9 <= 128);
+        // The map from senders to peers has 9 bytes for each, twice that right after it grew.
+        assert!(size_of::<Peer<Rc<u32>>>() + 2 * 9 <= 128);
     }
 }

@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 
 use efa_verbs::QpState;
 
-use super::{Endpoint, address_of, create_pair, credits};
+use super::Endpoint;
+use super::make::{Made, watch};
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
 use crate::handshake::Incarnation;
-use crate::ops::{Completion, OperationId};
-use crate::peers::{Gone, PeerId};
+use crate::operation::{Completion, OperationId};
+use crate::peers::Gone;
+use crate::queue::connect::bring_up;
 
 /// How long flushed completions are waited for when an endpoint closes.
 const FLUSH: Duration = Duration::from_millis(100);
@@ -46,43 +48,33 @@ impl Endpoint {
     /// effect, and their memory stays registered until the device is done with it
     /// ([`Failure::requests_in_flight`](crate::Failure::requests_in_flight)).
     pub fn cancel(&mut self, operation: OperationId) -> bool {
-        let cancelled = self.core.flow.interrupt(operation, FailureKind::Cancelled);
-        if cancelled {
-            self.prune_immediates();
+        let scheduler = &mut self.queue.scheduler;
+        let interrupted = scheduler.interrupt(operation, FailureKind::Cancelled);
+        if let Some(value) = interrupted.and_then(|it| it.awaited) {
+            self.waiter_over(value);
         }
-        cancelled
+        interrupted.is_some()
     }
 
-    /// Gives an operation a time by which it must be complete. After that it completes as
-    /// [`FailureKind::DeadlineExceeded`], at the next
-    /// poll; for the rest, see [`cancel`](Self::cancel).
-    ///
-    /// # Errors
-    /// [`Error::UnknownOperation`].
-    pub fn set_deadline(&mut self, operation: OperationId, deadline: Instant) -> Result<()> {
-        if self.core.flow.set_deadline(operation, deadline) {
-            Ok(())
-        } else {
-            Err(Error::UnknownOperation(operation))
-        }
-    }
-
-    /// Whether any transfer or message of ours is under way.
+    /// Whether any transfer or message of ours is in flight, or waits.
     pub(super) fn is_moving(&self) -> bool {
-        self.core.flow.credits.used() > 0
-            || self.core.flow.has_waiting()
-            || self.core.flow.is_starving()
-            || !self.local.is_empty()
+        let queue = &self.queue;
+        queue.scheduler.credits.used() > 0
+            || queue.scheduler.has_waiting()
+            || !queue.local.is_empty()
     }
 
+    /// Ends the operations whose time is over.
     pub(super) fn expire(&mut self) -> usize {
-        let before = self.core.flow.table.parked();
-        self.core.flow.expire(Instant::now());
-        let expired = self.core.flow.table.parked() - before;
-        if expired > 0 {
-            self.prune_immediates();
+        let now = Instant::now();
+        let mut expired = 0;
+        while let Some(interrupted) = self.queue.scheduler.expire(now) {
+            expired += 1;
+            if let Some(value) = interrupted.awaited {
+                self.waiter_over(value);
+            }
         }
-        expired as usize
+        expired
     }
 
     /// Rebuilds the endpoint if its queue pair is in the error state; false if it is not.
@@ -100,7 +92,8 @@ impl Endpoint {
     /// # Errors
     /// The state can't be queried, or the new queue pair can't be made (the old one stays).
     pub fn recover(&mut self) -> Result<bool> {
-        match self.state()? {
+        self.queue.check_process()?;
+        match self.queue.pair().state()? {
             QpState::Err | QpState::Sqe => {
                 self.rebuild()?;
                 Ok(true)
@@ -111,65 +104,49 @@ impl Endpoint {
 
     /// Rebuilds the endpoint, whatever its state. See [`recover`](Self::recover).
     ///
-    /// Should the kernel refuse to destroy the old queue pair, the buffers of the receive pool that
-    /// were posted to it are given up, since the device may still write them, and the pool is
-    /// smaller by so many; it is logged as an error. Make a new endpoint then.
+    /// Should the kernel refuse to destroy the old queue pair, the buffers of the receive pool that were
+    /// posted to it are given up, since the device may still write them, and the pool is smaller by so
+    /// many; it is logged as an error. Make a new endpoint then.
     ///
     /// # Errors
-    /// The new queue pair can't be made. The endpoint is then as it was.
+    /// The new queue pair can't be made, or brought up if the old one was: the endpoint is then as it
+    /// was.
     pub fn rebuild(&mut self) -> Result<()> {
+        self.queue.check_process()?;
         let _span = self.span("rebuild");
-        let was_up = self.core.pair().known_state() != QpState::Reset;
-        let (pair, rules) = create_pair(&self.domain, &self.config)?;
-        let address = address_of(&self.domain, &pair, &self.config)?;
-        let credits = credits(&pair);
+        let was_up = self.queue.pair().known_state() != QpState::Reset;
+        // All that can fail comes first.
+        let mut made = Made::new(&self.domain, &self.config)?;
+        if was_up {
+            let (key, retries) = (self.config.queue_key, self.config.rnr_retries);
+            let up = bring_up(&mut made.pair, key, retries);
+            up.map_err(|failed| failed.with(made.address))?;
+        }
+        if let Some(channel) = made.pair.completion_channel() {
+            watch(&self.events, channel)?;
+        }
         // What has completed, completed: take it before the rest is given up.
-        let _ = self.progress();
-        self.core.replace_pair(pair, credits);
-        self.rules = rules;
-        self.local.clear();
-        self.sources.clear();
-        // Handshakes under way told the peer an address that is no longer ours.
-        for (_, peer) in self.installing.drain() {
-            let slot = self
-                .core
-                .flow
-                .peers
-                .entry(peer.index())
-                .map(|entry| entry.slot);
-            self.core.flow.clear_grant(peer.index());
-            self.core.flow.peers.forget(peer);
-            if let (Some(slot), Some(grants)) = (slot, &mut self.grants) {
-                grants.close(slot);
-            }
+        if let Err(error) = self.progress() {
+            tracing::debug!(%error, "rebuilding: the old queue pair can't be polled");
         }
-        let peers: Vec<PeerId> = self.core.flow.peers.iter().map(|(id, _)| id).collect();
-        for peer in peers {
-            let slot = self.core.flow.peers.get(peer).map(|entry| entry.slot);
-            self.core.flow.disconnect(peer, Gone::Rebuilt);
-            if let (Some(slot), Some(grants)) = (slot, &mut self.grants) {
-                grants.close(slot);
-            }
+        let credits = made.credits();
+        self.queue.replace_pair(made.pair, made.rules, credits);
+        self.immediates.all_over();
+        // Peers know an address that is no longer ours.
+        for peer in self.queue.scheduler.peers.names() {
+            self.queue.scheduler.disconnect(peer, Gone::Rebuilt);
         }
-        // Answers to inquiries of the old queue pair are nobody's.
-        while self.core.flow.take_inquired().is_some() {}
-        for buffer in &mut self.inquiry_buffers {
-            buffer.1 = false;
-        }
-        self.prune_immediates();
-        self.core.flow.stats.rebuilds += 1;
+        self.queue.scheduler.stats.rebuilds += 1;
+        let address = made.address;
         let before = std::mem::replace(&mut self.address, address);
         self.incarnation = Incarnation::random();
-        tracing::info!(?before, ?address, incarnation = %self.incarnation, "endpoint rebuilt");
-        if was_up {
-            self.activate()?;
-        }
+        tracing::info!(%before, %address, incarnation = %self.incarnation, "endpoint rebuilt");
+        self.queue.refill();
         Ok(())
     }
 
-    /// Closes the endpoint: lets what is under way finish, for at most `patience`, then
-    /// gives the rest up, and destroys the queue pair. Posted receives, and waits for
-    /// immediates, are not waited for.
+    /// Closes the endpoint: lets what is in flight finish, for at most `patience`, then gives the rest up,
+    /// and destroys the queue pair. Waits for immediates are not waited for.
     ///
     /// Dropping an endpoint is as safe, and waits for nothing.
     pub fn close(mut self, patience: Duration) -> Closed {
@@ -193,18 +170,19 @@ impl Endpoint {
         drain(&mut self, deadline);
         if self.is_moving() {
             // Flushed completions tell more than none, so ask for them.
-            let waiting: Vec<OperationId> = self.core.flow.unposted().collect();
-            for operation in waiting {
-                self.core.flow.interrupt(operation, FailureKind::Closed);
+            for operation in self.queue.scheduler.unposted() {
+                self.queue
+                    .scheduler
+                    .interrupt(operation, FailureKind::Closed);
             }
-            self.local.clear();
-            if self.core.pair_mut().to_error().is_ok() {
+            self.queue.local.clear();
+            if self.queue.pair_mut().to_error().is_ok() {
                 drain(&mut self, Instant::now().checked_add(FLUSH));
             }
         }
-        tracing::debug!(address = ?self.address, "endpoint closed");
-        let mut flow = self.core.close();
-        let completions = std::iter::from_fn(|| flow.take_parked()).collect();
+        tracing::debug!(address = %self.address, "endpoint closed");
+        let mut scheduler = self.queue.close();
+        let completions = std::iter::from_fn(|| scheduler.take_parked()).collect();
         Closed { completions }
     }
 }

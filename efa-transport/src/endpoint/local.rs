@@ -7,15 +7,15 @@
 use efa_verbs::Access;
 
 use super::Endpoint;
-use crate::chunk::Chunk;
 use crate::failure::FailureKind;
-use crate::ops::{Kind, OperationId};
+use crate::operation::{Kind, OperationId};
+use crate::peers::PeerId;
+use crate::queue::{LocalOperation, OwnPlace, Sender};
 use crate::region::Region;
+use crate::scheduler::{Chunk, Local};
 
 /// Bytes that one poll copies at most.
 const BUDGET: u64 = 4 << 20;
-/// Bytes of one step.
-pub(super) const STEP: u32 = 1 << 20;
 /// Bytes that are copied at a time.
 const STAGE: usize = 64 << 10;
 
@@ -24,63 +24,59 @@ impl Endpoint {
     pub(super) fn step_local(&mut self) -> usize {
         let mut budget = BUDGET;
         let mut steps = 0;
-        while budget > 0 {
-            let Some(id) = self.local.pop_front() else {
-                break;
-            };
+        while budget > 0
+            && let Some(LocalOperation { id, place }) = self.queue.local.pop_front()
+        {
             steps += 1;
-            let Some((kind, peer, immediate)) = self.core.flow.local_detail(id) else {
+            let Some(what) = self.queue.scheduler.local(id) else {
                 continue; // cancelled
             };
-            match kind {
-                Kind::Send | Kind::SendImmediate => {
-                    let outcome = self.deliver(id, immediate);
-                    self.core.flow.local_end(id, outcome.err());
+            let done = match place {
+                Some(place) => self.deliver(id, what, place).map(|()| true),
+                None => self.copy_some(id, what, &mut budget),
+            };
+            match done {
+                Ok(true) => self.queue.scheduler.local_end(id, None),
+                // The next one has its turn first.
+                Ok(false) => {
+                    let place = None;
+                    self.queue.local.push_back(LocalOperation { id, place });
                 }
-                _ => match self.copy_some(id, kind, &mut budget) {
-                    Ok(true) => {
-                        let mut outcome = None;
-                        if let Some(value) = immediate {
-                            if self.is_self(peer) {
-                                self.landed(value);
-                            } else {
-                                outcome = Some(FailureKind::NoLoopback);
-                            }
-                        }
-                        self.core.flow.local_end(id, outcome);
-                    }
-                    // The next one has its turn first.
-                    Ok(false) => self.local.push_back(id),
-                    Err(kind) => self.core.flow.local_end(id, Some(kind)),
-                },
+                Err(kind) => self.queue.scheduler.local_end(id, Some(kind)),
             }
         }
         steps
     }
 
-    fn is_self(&self, peer: crate::peers::PeerId) -> bool {
-        self.core
-            .flow
-            .peers
-            .entry(peer.index())
-            .is_some_and(|entry| entry.address == self.address)
+    fn is_self(&self, peer: PeerId) -> bool {
+        let entry = self.queue.scheduler.peers.entry(peer);
+        entry.is_some_and(|entry| entry.address == self.address)
     }
 
     /// Copies at most `budget` bytes. True when the operation is complete.
     fn copy_some(
         &mut self,
         id: OperationId,
-        kind: Kind,
+        what: Local,
         budget: &mut u64,
     ) -> Result<bool, FailureKind> {
+        let tells = what.kind == Kind::PutImmediate;
+        if tells && !self.is_self(what.peer) {
+            return Err(FailureKind::NoLoopback);
+        }
         while *budget > 0 {
-            let Some((chunk, memory)) = self.core.flow.local_next(id) else {
-                return Ok(true);
+            let Some((chunk, memory)) = self.queue.scheduler.local_next(id) else {
+                break;
             };
             *budget = budget.saturating_sub(u64::from(chunk.length).max(1));
-            self.copy(kind, &chunk, &memory)?;
+            self.copy(what.kind, &chunk, &memory)?;
+            self.queue.scheduler.local_landed(id, chunk.length);
         }
-        Ok(self.core.flow.local_is_done(id))
+        let done = self.queue.scheduler.local_is_done(id);
+        if done && tells {
+            self.landed(what.immediate);
+        }
+        Ok(done)
     }
 
     fn copy(&self, kind: Kind, chunk: &Chunk, memory: &Region) -> Result<(), FailureKind> {
@@ -119,27 +115,28 @@ impl Endpoint {
     }
 
     /// Puts a message to this endpoint itself among those that have arrived.
-    fn deliver(&mut self, id: OperationId, immediate: Option<u32>) -> Result<(), FailureKind> {
-        let mut bytes = Vec::new();
-        let (_, peer, _) = self
-            .core
-            .flow
-            .local_detail(id)
-            .ok_or(FailureKind::NoReceive)?;
-        if !self.is_self(peer) {
+    fn deliver(&mut self, id: OperationId, what: Local, place: OwnPlace) -> Result<(), FailureKind> {
+        if !self.is_self(what.peer) {
             return Err(FailureKind::NoLoopback);
         }
-        while let Some((chunk, memory)) = self.core.flow.local_next(id) {
+        let mut bytes = Vec::new();
+        while let Some((chunk, memory)) = self.queue.scheduler.local_next(id) {
             let at = bytes.len();
             bytes.resize(at + chunk.length as usize, 0);
             memory
                 .copy_out(chunk.local - memory.addr(), &mut bytes[at..])
                 .map_err(|_| FailureKind::LocalAccess)?;
         }
-        if !self.core.deliver(bytes, peer, immediate) {
-            return Err(FailureKind::NoReceive);
+        let sender = Sender {
+            peer: Some(what.peer),
+            queue_pair: self.address.queue_pair(),
+            gid: None,
+            immediate: (what.kind == Kind::SendImmediate).then_some(what.immediate),
+        };
+        if !self.queue.receives.deliver(bytes, place, sender) {
+            return Err(FailureKind::MessageTooLong);
         }
-        self.core.flow.stats.messages += 1;
+        self.queue.scheduler.stats.messages += 1;
         Ok(())
     }
 }

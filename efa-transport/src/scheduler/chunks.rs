@@ -18,10 +18,11 @@ pub(crate) enum ChunkError {
     Total,
 }
 
-/// One contiguous part of a transfer. `M` keeps the local memory alive.
+/// One contiguous part of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece<M> {
-    pub(crate) memory: M,
+pub(crate) struct Piece {
+    /// The number of the local memory.
+    pub(crate) hold: u32,
     pub(crate) local: u64,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
@@ -47,8 +48,8 @@ pub(crate) fn requests(length: u64, max: u32) -> u64 {
 
 /// A transfer's pieces and how far it has been posted.
 #[derive(Debug)]
-pub(crate) struct Plan<M> {
-    pieces: Vec<Piece<M>>,
+pub(crate) struct Plan {
+    pieces: Vec<Piece>,
     /// Index of each piece's first request, so that a request finds its piece.
     first: Vec<u64>,
     /// Requests in all.
@@ -62,8 +63,8 @@ pub(crate) struct Plan<M> {
     max: u32,
 }
 
-impl<M> Plan<M> {
-    /// An empty plan that owns no memory yet. Its vectors keep their capacity through
+impl Plan {
+    /// An empty plan. Its vectors keep their capacity through
     /// [`clear`](Self::clear), which is what makes reuse free of allocations.
     pub(crate) fn new() -> Self {
         Self {
@@ -77,7 +78,7 @@ impl<M> Plan<M> {
         }
     }
 
-    /// Forgets the pieces (and drops what kept their memory alive).
+    /// Forgets the pieces. The caller has given their memory back.
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
         self.first.clear();
@@ -94,7 +95,7 @@ impl<M> Plan<M> {
     }
 
     /// Adds a piece.
-    pub(crate) fn push(&mut self, piece: Piece<M>) -> Result<(), ChunkError> {
+    pub(crate) fn push(&mut self, piece: Piece) -> Result<(), ChunkError> {
         check(piece.local, piece.remote, piece.length)?;
         let length = self
             .length
@@ -150,9 +151,14 @@ impl<M> Plan<M> {
         Some((index, self.cut(self.piece, index)))
     }
 
-    /// The memory of the piece that the last request was cut from.
-    pub(crate) fn memory(&self) -> Option<&M> {
-        self.pieces.get(self.piece).map(|piece| &piece.memory)
+    /// The number of the memory that the last request was cut from.
+    pub(crate) fn hold(&self) -> Option<u32> {
+        self.pieces.get(self.piece).map(|piece| piece.hold)
+    }
+
+    /// The numbers of the memory of all pieces.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = u32> {
+        self.pieces.iter().map(|piece| piece.hold)
     }
 
     /// Goes back to an earlier position, as if the requests since had not been posted.
@@ -210,9 +216,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn piece(local: u64, remote: u64, length: u64) -> Piece<()> {
+    fn piece(local: u64, remote: u64, length: u64) -> Piece {
         Piece {
-            memory: (),
+            hold: 0,
             local,
             lkey: 1,
             rkey: 2,
@@ -221,7 +227,7 @@ mod tests {
         }
     }
 
-    fn plan(max: u32, pieces: &[(u64, u64, u64)]) -> Plan<()> {
+    fn plan(max: u32, pieces: &[(u64, u64, u64)]) -> Plan {
         let mut plan = Plan::new();
         plan.set_max(max);
         for &(local, remote, length) in pieces {

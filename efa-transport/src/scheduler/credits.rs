@@ -10,8 +10,6 @@
 //! A long transfer streams with what is left, and so never keeps a short one waiting
 //! for a completion.
 
-use std::hint;
-
 /// The count of free places in the send queue and its completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credits {
@@ -68,7 +66,7 @@ impl Credits {
 
     /// Requests that are with the device now. To be asked before completions are polled: only then
     /// they are as many as never before, so this notes it, and posting need not.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn note_used(&mut self) -> u32 {
         let used = self.used();
         self.high_water = self.high_water.max(used);
@@ -76,15 +74,11 @@ impl Credits {
     }
 
     /// Takes one credit; false where none is free.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn take(&mut self) -> bool {
-        let (free, none) = self.free.overflowing_sub(1);
-        self.free = free;
-        if none {
-            hint::cold_path();
-            self.free = 0;
-        }
-        !none
+        let taken = self.free > 0;
+        self.free -= u32::from(taken);
+        taken
     }
 
     /// Gives credits back.

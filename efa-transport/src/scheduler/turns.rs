@@ -1,8 +1,8 @@
 //! Whose turn it is: round robin over peers, and within a peer over its operations.
 //!
 //! Two rings share the send queue. *Fresh* operations have posted nothing yet;
-//! *streams* have begun and have more requests to post than went in one go. The flow
-//! ([`crate::flow`]) serves the rings alternately, and the credits' reserve is for
+//! *streams* have begun and have more requests to post than went in one go. The scheduler
+//! ([`crate::scheduler`]) serves the rings alternately, and the credits' reserve is for
 //! fresh ones alone.
 //!
 //! One visit posts at most `quantum` requests of one operation, then the operation goes
@@ -13,155 +13,154 @@
 //! `2 × quantum × (k + 1) × p` requests are posted before its first. The lengths of the
 //! other operations don't matter.
 
-const NONE: u32 = u32::MAX;
+use super::operations::NONE;
 
-/// A queue of one peer's operations, and the peer's place in the ring.
+/// A place in a list: the ones after and before.
 #[derive(Clone, Copy, Debug)]
-struct Lane {
-    head: u32,
-    tail: u32,
-    /// Next peer in the ring; meaningful while the lane isn't empty.
+struct Link {
     next: u32,
+    back: u32,
 }
 
-const EMPTY: Lane = Lane {
-    head: NONE,
-    tail: NONE,
+const UNLINKED: Link = Link {
     next: NONE,
+    back: NONE,
 };
+
+/// A list whose places are told by [`Link`]s.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl List {
+    const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+    };
+
+    fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    fn push_back(&mut self, links: &mut impl Links, at: u32) {
+        let back = self.tail;
+        *links.link(at) = Link { next: NONE, back };
+        match back {
+            NONE => self.head = at,
+            _ => links.link(back).next = at,
+        }
+        self.tail = at;
+    }
+
+    fn push_front(&mut self, links: &mut impl Links, at: u32) {
+        let next = self.head;
+        *links.link(at) = Link { next, back: NONE };
+        match next {
+            NONE => self.tail = at,
+            _ => links.link(next).back = at,
+        }
+        self.head = at;
+    }
+
+    fn remove(&mut self, links: &mut impl Links, at: u32) {
+        let Link { next, back } = *links.link(at);
+        match back {
+            NONE => self.head = next,
+            _ => links.link(back).next = next,
+        }
+        match next {
+            NONE => self.tail = back,
+            _ => links.link(next).back = back,
+        }
+    }
+}
+
+/// Where the links of a list are.
+trait Links {
+    fn link(&mut self, at: u32) -> &mut Link;
+}
+
+/// One peer's operations, and its place in the ring.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    operations: List,
+    place: Link,
+}
+
+const IDLE: Queue = Queue {
+    operations: List::EMPTY,
+    place: UNLINKED,
+};
+
+impl Links for Vec<Queue> {
+    fn link(&mut self, at: u32) -> &mut Link {
+        &mut self[at as usize].place
+    }
+}
+
+impl Links for Vec<Link> {
+    fn link(&mut self, at: u32) -> &mut Link {
+        &mut self[at as usize]
+    }
+}
 
 /// One ring of peers that have operations waiting.
 #[derive(Debug)]
 struct Ring {
-    lanes: Vec<Lane>,
-    head: u32,
-    tail: u32,
+    queues: Vec<Queue>,
+    peers: List,
 }
 
 impl Ring {
-    fn push(&mut self, links: &mut [u32], peer: u32, op: u32) {
-        if self.lanes.len() <= peer as usize {
-            self.lanes.resize(peer as usize + 1, EMPTY);
+    fn push(&mut self, links: &mut Vec<Link>, peer: u32, op: u32) {
+        if self.queues.len() <= peer as usize {
+            self.queues.resize(peer as usize + 1, IDLE);
         }
-        links[op as usize] = NONE;
-        let lane = &mut self.lanes[peer as usize];
-        if lane.head == NONE {
-            lane.head = op;
-            lane.tail = op;
-            self.enter(peer);
-        } else {
-            links[lane.tail as usize] = op;
-            lane.tail = op;
+        let queue = &mut self.queues[peer as usize];
+        let first = queue.operations.is_empty();
+        queue.operations.push_back(links, op);
+        if first {
+            self.peers.push_back(&mut self.queues, peer);
         }
     }
 
-    fn enter(&mut self, peer: u32) {
-        self.lanes[peer as usize].next = NONE;
-        if self.head == NONE {
-            self.head = peer;
-        } else {
-            self.lanes[self.tail as usize].next = peer;
-        }
-        self.tail = peer;
-    }
-
-    fn leave_front(&mut self) -> u32 {
-        let peer = self.head;
-        self.head = self.lanes[peer as usize].next;
-        if self.head == NONE {
-            self.tail = NONE;
-        }
-        peer
-    }
-
-    fn pop(&mut self, links: &[u32]) -> Option<u32> {
-        if self.head == NONE {
-            return None;
-        }
-        let peer = self.leave_front();
-        let lane = &mut self.lanes[peer as usize];
-        let op = lane.head;
-        lane.head = links[op as usize];
-        if lane.head == NONE {
-            lane.tail = NONE;
-        } else {
-            self.enter(peer);
+    fn pop(&mut self, links: &mut Vec<Link>) -> Option<u32> {
+        let peer = self.peers.head;
+        let queue = self.queues.get_mut(peer as usize)?;
+        let op = queue.operations.head;
+        queue.operations.remove(links, op);
+        let more = !queue.operations.is_empty();
+        self.peers.remove(&mut self.queues, peer);
+        if more {
+            self.peers.push_back(&mut self.queues, peer);
         }
         Some(op)
     }
 
-    fn unlink_peer(&mut self, peer: u32) {
-        let mut before = NONE;
-        let mut at = self.head;
-        while at != NONE && at != peer {
-            before = at;
-            at = self.lanes[at as usize].next;
+    fn remove(&mut self, links: &mut Vec<Link>, peer: u32, op: u32) {
+        let queue = &mut self.queues[peer as usize];
+        queue.operations.remove(links, op);
+        if queue.operations.is_empty() {
+            self.peers.remove(&mut self.queues, peer);
         }
-        if at == NONE {
-            return;
-        }
-        let next = self.lanes[peer as usize].next;
-        if before == NONE {
-            self.head = next;
-        } else {
-            self.lanes[before as usize].next = next;
-        }
-        if self.tail == peer {
-            self.tail = before;
-        }
-    }
-
-    fn remove(&mut self, links: &mut [u32], peer: u32, op: u32) -> bool {
-        let Some(lane) = self.lanes.get_mut(peer as usize) else {
-            return false;
-        };
-        let mut before = NONE;
-        let mut at = lane.head;
-        while at != NONE && at != op {
-            before = at;
-            at = links[at as usize];
-        }
-        if at == NONE {
-            return false;
-        }
-        let next = links[op as usize];
-        if before == NONE {
-            lane.head = next;
-        } else {
-            links[before as usize] = next;
-        }
-        if lane.tail == op {
-            lane.tail = before;
-        }
-        if lane.head == NONE {
-            self.unlink_peer(peer);
-        }
-        true
     }
 
     /// Puts an operation back where [`pop`](Self::pop) took it from, peer and all.
-    fn unpop(&mut self, links: &mut [u32], peer: u32, op: u32) {
-        if self.lanes.len() <= peer as usize {
-            self.lanes.resize(peer as usize + 1, EMPTY);
+    fn unpop(&mut self, links: &mut Vec<Link>, peer: u32, op: u32) {
+        if self.queues.len() <= peer as usize {
+            self.queues.resize(peer as usize + 1, IDLE);
         }
-        if self.lanes[peer as usize].head != NONE {
-            self.unlink_peer(peer);
+        if !self.queues[peer as usize].operations.is_empty() {
+            self.peers.remove(&mut self.queues, peer);
         }
-        let lane = &mut self.lanes[peer as usize];
-        links[op as usize] = lane.head;
-        lane.head = op;
-        if lane.tail == NONE {
-            lane.tail = op;
-        }
-        lane.next = self.head;
-        self.head = peer;
-        if self.tail == NONE {
-            self.tail = peer;
-        }
+        self.queues[peer as usize].operations.push_front(links, op);
+        self.peers.push_front(&mut self.queues, peer);
     }
 
     fn front(&self, peer: u32) -> Option<u32> {
-        let head = self.lanes.get(peer as usize)?.head;
+        let head = self.queues.get(peer as usize)?.operations.head;
         (head != NONE).then_some(head)
     }
 }
@@ -180,71 +179,77 @@ pub(crate) enum Class {
 pub(crate) struct Turns {
     fresh: Ring,
     stream: Ring,
-    links: Vec<u32>,
+    links: Vec<Link>,
+    /// Where each operation waits, if it does.
+    class: Vec<Option<Class>>,
     waiting: u32,
 }
 
 impl Turns {
     pub(crate) fn new() -> Self {
         let ring = || Ring {
-            lanes: Vec::new(),
-            head: NONE,
-            tail: NONE,
+            queues: Vec::new(),
+            peers: List::EMPTY,
         };
         Self {
             fresh: ring(),
             stream: ring(),
             links: Vec::new(),
+            class: Vec::new(),
             waiting: 0,
         }
     }
 
-    fn ring(&mut self, class: Class) -> (&mut Ring, &mut Vec<u32>) {
+    fn ring(&mut self, class: Class) -> (&mut Ring, &mut Vec<Link>) {
         match class {
             Class::Fresh => (&mut self.fresh, &mut self.links),
             Class::Stream => (&mut self.stream, &mut self.links),
         }
     }
 
+    fn enter(&mut self, class: Class, op: u32) {
+        if self.links.len() <= op as usize {
+            self.links.resize(op as usize + 1, UNLINKED);
+            self.class.resize(op as usize + 1, None);
+        }
+        debug_assert!(self.class[op as usize].is_none(), "it waits already");
+        self.class[op as usize] = Some(class);
+        self.waiting += 1;
+    }
+
     /// Queues an operation at the back of its peer's queue.
     pub(crate) fn push(&mut self, class: Class, peer: u32, op: u32) {
+        self.enter(class, op);
         let (ring, links) = self.ring(class);
-        if links.len() <= op as usize {
-            links.resize(op as usize + 1, NONE);
-        }
         ring.push(links, peer, op);
-        self.waiting += 1;
     }
 
     /// Queues an operation at the very front: it was taken, and could not be served.
     pub(crate) fn push_front(&mut self, class: Class, peer: u32, op: u32) {
+        self.enter(class, op);
         let (ring, links) = self.ring(class);
-        if links.len() <= op as usize {
-            links.resize(op as usize + 1, NONE);
-        }
         ring.unpop(links, peer, op);
-        self.waiting += 1;
     }
 
     /// Takes the operation whose turn it is; its peer goes to the back of the ring.
     pub(crate) fn pop(&mut self, class: Class) -> Option<u32> {
         let (ring, links) = self.ring(class);
         let op = ring.pop(links)?;
+        self.class[op as usize] = None;
         self.waiting -= 1;
         Some(op)
     }
 
-    /// Takes an operation out of whichever queue it waits in.
+    /// Takes an operation out of whichever queue it waits in, in constant time.
     pub(crate) fn remove(&mut self, peer: u32, op: u32) -> bool {
-        if self.links.len() <= op as usize {
+        let waits = self.class.get_mut(op as usize).and_then(Option::take);
+        let Some(class) = waits else {
             return false;
-        }
-        let found = self.fresh.remove(&mut self.links, peer, op)
-            || self.stream.remove(&mut self.links, peer, op);
-        if found {
-            self.waiting -= 1;
-        }
-        found
+        };
+        let (ring, links) = self.ring(class);
+        ring.remove(links, peer, op);
+        self.waiting -= 1;
+        true
     }
 
     /// Some operation of this peer that waits, if any does.
@@ -261,12 +266,12 @@ impl Turns {
     /// Whether anything fresh waits.
     #[inline]
     pub(crate) fn has_fresh(&self) -> bool {
-        self.fresh.head != NONE
+        !self.fresh.peers.is_empty()
     }
 
     /// Whether any stream waits.
     pub(crate) fn has_streams(&self) -> bool {
-        self.stream.head != NONE
+        !self.stream.peers.is_empty()
     }
 
     /// Operations that wait.

@@ -1,0 +1,106 @@
+//! Messages, and the arrival of writes with immediate data.
+
+use super::Endpoint;
+use crate::domain::Handle;
+use crate::error::{Error, Result};
+use crate::operation::OperationId;
+use crate::queue::Message;
+use crate::region::Region;
+use crate::scheduler::Scheduler;
+use crate::scheduler::immediates::MOST_VALUES;
+
+impl Endpoint {
+    /// The oldest message that has arrived. Poll, or wait, to let messages come in.
+    ///
+    /// ```no_run
+    /// # fn f(endpoint: &mut efa_transport::Endpoint) -> Result<(), efa_transport::Error> {
+    /// endpoint.poll(|_| {})?;
+    /// while let Some(message) = endpoint.next_message() {
+    ///     println!("{} bytes", message.len());
+    ///     if let Some(peer) = message.peer() {
+    ///         endpoint.send(peer, &message)?; // an echo
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn next_message(&mut self) -> Option<Message> {
+        self.queue.receives.next()
+    }
+
+    /// Starts an operation that completes when `count` writes with this immediate value have landed
+    /// here: every byte of them is then readable.
+    ///
+    /// Writes that landed earlier, and that no other such operation took, count. This is the only
+    /// correct way to learn of remote arrival: on an unordered fabric, a later write says nothing about
+    /// an earlier one.
+    ///
+    /// # Errors
+    /// [`Error::NoReceivePool`]: nothing can arrive; [`Error::ImmediatesLost`] where values arrived that
+    /// there was no room to count, so that any count may be too low; [`Error::Full`].
+    pub fn await_immediate(&mut self, value: u32, count: u64, tag: u64) -> Result<OperationId> {
+        if self.queue.receives.is_none() {
+            return Err(Error::NoReceivePool);
+        }
+        self.bring_up()?;
+        let lost = self.immediates.take_lost();
+        if lost > 0 {
+            let limit = MOST_VALUES;
+            return Err(Error::ImmediatesLost { lost, limit });
+        }
+        let begun = self.queue.scheduler.begin_waiting(value, tag);
+        let id = begun.map_err(|_| self.queue.table_full())?;
+        let scheduler = &mut self.queue.scheduler;
+        self.immediates
+            .wait(value, count, id, |waiter| arrived(scheduler, waiter));
+        Ok(id)
+    }
+
+    /// Writes with this immediate value that have landed and that no
+    /// [`await_immediate`](Self::await_immediate) has taken.
+    pub fn immediate_count(&self, value: u32) -> u64 {
+        self.immediates.count(value)
+    }
+
+    /// Takes receive completions. Returns how many there were.
+    pub(super) fn poll_receives(&mut self) -> Result<usize> {
+        let Self {
+            queue, immediates, ..
+        } = self;
+        queue.poll_receives(|scheduler, value| count(immediates, scheduler, value))
+    }
+
+    /// A write with immediate data has landed.
+    pub(super) fn landed(&mut self, value: u32) {
+        count(&mut self.immediates, &mut self.queue.scheduler, value);
+    }
+
+    /// An operation that waited for this value was cancelled, or ran out of time.
+    pub(super) fn waiter_over(&mut self, value: u32) {
+        let scheduler = std::cell::RefCell::new(&mut self.queue.scheduler);
+        self.immediates.over(
+            value,
+            |waiter| scheduler.borrow().is_waiting(waiter),
+            |waiter| arrived(&mut scheduler.borrow_mut(), waiter),
+        );
+    }
+}
+
+fn count(
+    immediates: &mut crate::scheduler::immediates::Immediates,
+    scheduler: &mut Scheduler<Region, Handle>,
+    value: u32,
+) {
+    scheduler.stats.immediates += 1;
+    if !immediates.landed(value, |waiter| arrived(scheduler, waiter)) {
+        scheduler.stats.immediates_lost += 1;
+    }
+}
+
+/// Ends a waiting operation. False where it is over already.
+fn arrived(scheduler: &mut Scheduler<Region, Handle>, waiter: OperationId) -> bool {
+    let waiting = scheduler.is_waiting(waiter);
+    if waiting {
+        scheduler.local_end(waiter, None);
+    }
+    waiting
+}
