@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::ops::{Completion, Kind};
 use crate::peers::PeerId;
-use crate::region::LocalSlice;
+use crate::region::Slice;
 use crate::remote::RemoteRegion;
 
 /// An endpoint with one peer.
@@ -137,11 +137,7 @@ impl Connection {
     /// # Errors
     /// [`Error::NotConnected`]; [`Error::RemoteTooSmall`]; [`Error::QueueFull`] where there are more
     /// requests than free places; [`Error::NotSupported`]. Nothing was posted then.
-    pub fn put<'m>(
-        &mut self,
-        local: impl Into<LocalSlice<'m>>,
-        remote: RemoteRegion,
-    ) -> Result<Posted> {
+    pub fn put<'m>(&mut self, local: impl Into<Slice<'m>>, remote: RemoteRegion) -> Result<Posted> {
         let local = local.into();
         if local.len() > remote.len() {
             return Err(Error::RemoteTooSmall {
@@ -156,11 +152,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`put`](Self::put), with [`Error::LocalTooSmall`].
-    pub fn get<'m>(
-        &mut self,
-        local: impl Into<LocalSlice<'m>>,
-        remote: RemoteRegion,
-    ) -> Result<Posted> {
+    pub fn get<'m>(&mut self, local: impl Into<Slice<'m>>, remote: RemoteRegion) -> Result<Posted> {
         let local = local.into();
         if remote.len() > local.len() {
             return Err(Error::LocalTooSmall {
@@ -174,7 +166,7 @@ impl Connection {
     fn transfer(
         &mut self,
         kind: Kind,
-        local: LocalSlice<'_>,
+        local: Slice<'_>,
         remote: RemoteRegion,
         length: u64,
     ) -> Result<Posted> {

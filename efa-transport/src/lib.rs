@@ -73,7 +73,7 @@ pub use failure::{Failure, FailureKind};
 pub use hex::HexError;
 pub use ops::{Completion, Kind, OperationId};
 pub use peers::{Gone, PeerId};
-pub use region::{LocalSlice, Region};
+pub use region::{Region, Slice};
 pub use remote::RemoteRegion;
 pub use session::{Message, Run, Session};
 pub use stats::{PeerStats, Stats};

@@ -174,7 +174,7 @@ impl Region {
     /// # Errors
     /// [`Error::OutOfRange`].
     #[inline]
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice<'_>> {
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Slice<'_>> {
         let start = match range.start_bound() {
             Bound::Included(&start) => Some(start),
             Bound::Excluded(&start) => start.checked_add(1),
@@ -187,7 +187,7 @@ impl Region {
         };
         match (start, end) {
             (Some(start), Some(end)) if start <= end && end <= self.0.length => {
-                Ok(LocalSlice::of_parts(self, self.0.addr + start, end - start))
+                Ok(Slice::of_parts(self, self.0.addr + start, end - start))
             }
             (start, end) => Err(Error::OutOfRange {
                 start: start.unwrap_or(u64::MAX),
@@ -264,7 +264,7 @@ impl fmt::Debug for Region {
 
 /// A part of a [`Region`]: the local side of a transfer. A `&Region` converts into the whole.
 #[derive(Clone, Copy)]
-pub struct LocalSlice<'a> {
+pub struct Slice<'a> {
     region: &'a Region,
     /// Of the region, so that nobody has to follow the handle for it.
     inner: &'a RegionInner,
@@ -273,7 +273,7 @@ pub struct LocalSlice<'a> {
     length: u64,
 }
 
-impl<'a> LocalSlice<'a> {
+impl<'a> Slice<'a> {
     /// The region.
     #[inline]
     pub fn region(&self) -> &'a Region {
@@ -302,7 +302,7 @@ impl<'a> LocalSlice<'a> {
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
-    pub fn slice(&self, range: std::ops::Range<u64>) -> Result<LocalSlice<'a>> {
+    pub fn slice(&self, range: std::ops::Range<u64>) -> Result<Slice<'a>> {
         if range.start > range.end || range.end > self.length {
             return Err(Error::OutOfRange {
                 start: range.start,
@@ -356,16 +356,16 @@ impl<'a> LocalSlice<'a> {
     }
 }
 
-impl<'a> From<&'a Region> for LocalSlice<'a> {
+impl<'a> From<&'a Region> for Slice<'a> {
     #[inline]
     fn from(region: &'a Region) -> Self {
         Self::of_parts(region, region.0.addr, region.0.length)
     }
 }
 
-impl fmt::Debug for LocalSlice<'_> {
+impl fmt::Debug for Slice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalSlice")
+        f.debug_struct("Slice")
             .field("region", self.region)
             .field("offset", &self.offset())
             .field("length", &self.length)

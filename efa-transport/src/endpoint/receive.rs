@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::flow::Flow;
 use crate::ops::{Kind, NONE, OperationId, RECEIVE};
 use crate::peers::PeerId;
-use crate::region::LocalSlice;
+use crate::region::Slice;
 use crate::session::{Core, Message};
 
 impl Endpoint {
@@ -20,7 +20,7 @@ impl Endpoint {
     /// # Errors
     /// The endpoint has a receive pool, which takes every message; the receive queue is full;
     /// a region of another domain, or one that is read-only.
-    pub fn recv<'m>(&mut self, local: impl Into<LocalSlice<'m>>, tag: u64) -> Result<OperationId> {
+    pub fn recv<'m>(&mut self, local: impl Into<Slice<'m>>, tag: u64) -> Result<OperationId> {
         self.activate()?;
         self.core.post_receive(&self.rules, local.into(), tag)
     }

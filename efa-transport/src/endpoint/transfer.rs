@@ -7,7 +7,7 @@ use crate::chunk::Piece;
 use crate::error::{Blocked, Error, Result};
 use crate::ops::{Kind, OperationId};
 use crate::peers::PeerId;
-use crate::region::{LocalSlice, Region};
+use crate::region::{Region, Slice};
 use crate::remote::RemoteRegion;
 use crate::session::{check_feature, send_kind};
 
@@ -33,7 +33,7 @@ impl Endpoint {
     pub fn put<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
         tag: u64,
     ) -> Result<OperationId> {
@@ -56,7 +56,7 @@ impl Endpoint {
     pub fn try_put<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
         tag: u64,
     ) -> Result<OperationId> {
@@ -76,7 +76,7 @@ impl Endpoint {
     pub fn put_with_immediate<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
         immediate: u32,
         tag: u64,
@@ -101,7 +101,7 @@ impl Endpoint {
     pub fn get<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
         tag: u64,
     ) -> Result<OperationId> {
@@ -123,7 +123,7 @@ impl Endpoint {
     pub fn try_get<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
         tag: u64,
     ) -> Result<OperationId> {
@@ -138,7 +138,7 @@ impl Endpoint {
     pub fn put_list<'m>(
         &mut self,
         peer: PeerId,
-        pairs: &[(LocalSlice<'m>, RemoteRegion)],
+        pairs: &[(Slice<'m>, RemoteRegion)],
         tag: u64,
     ) -> Result<OperationId> {
         self.list(Kind::Put, peer, pairs, None, tag)
@@ -151,7 +151,7 @@ impl Endpoint {
     pub fn put_list_with_immediate<'m>(
         &mut self,
         peer: PeerId,
-        pairs: &[(LocalSlice<'m>, RemoteRegion)],
+        pairs: &[(Slice<'m>, RemoteRegion)],
         immediate: u32,
         tag: u64,
     ) -> Result<OperationId> {
@@ -165,7 +165,7 @@ impl Endpoint {
     pub fn get_list<'m>(
         &mut self,
         peer: PeerId,
-        pairs: &[(LocalSlice<'m>, RemoteRegion)],
+        pairs: &[(Slice<'m>, RemoteRegion)],
         tag: u64,
     ) -> Result<OperationId> {
         self.list(Kind::Get, peer, pairs, None, tag)
@@ -183,7 +183,7 @@ impl Endpoint {
     pub fn send<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         immediate: Option<u32>,
         tag: u64,
     ) -> Result<OperationId> {
@@ -265,7 +265,7 @@ impl Endpoint {
         &mut self,
         kind: Kind,
         peer: PeerId,
-        local: LocalSlice<'_>,
+        local: Slice<'_>,
         remote: RemoteRegion,
         immediate: Option<u32>,
         tag: u64,
@@ -316,7 +316,7 @@ impl Endpoint {
         &mut self,
         kind: Kind,
         peer: PeerId,
-        pairs: &[(LocalSlice<'_>, RemoteRegion)],
+        pairs: &[(Slice<'_>, RemoteRegion)],
         immediate: Option<u32>,
         tag: u64,
     ) -> Result<OperationId> {
@@ -345,7 +345,7 @@ impl Endpoint {
     fn send_from(
         &mut self,
         peer: PeerId,
-        local: LocalSlice<'_>,
+        local: Slice<'_>,
         immediate: Option<u32>,
         tag: u64,
     ) -> Result<OperationId> {
@@ -446,14 +446,14 @@ impl Endpoint {
 }
 
 /// The source's length is the transfer's.
-fn length(kind: Kind, local: &LocalSlice<'_>, remote: &RemoteRegion) -> u64 {
+fn length(kind: Kind, local: &Slice<'_>, remote: &RemoteRegion) -> u64 {
     match kind {
         Kind::Get => remote.len(),
         _ => local.len(),
     }
 }
 
-fn piece(kind: Kind, local: &LocalSlice<'_>, remote: &RemoteRegion) -> Piece<Region> {
+fn piece(kind: Kind, local: &Slice<'_>, remote: &RemoteRegion) -> Piece<Region> {
     Piece {
         memory: local.region().clone(),
         local: local.addr(),

@@ -12,7 +12,7 @@ use crate::error::{Error, ReceiveError, Result};
 use crate::ops::{OperationId, RECEIVE};
 use crate::peers::PeerId;
 use crate::pool::{Arrived, Body, Pool};
-use crate::region::{LocalSlice, Region};
+use crate::region::{Region, Slice};
 
 /// Receive completions taken from the device at a time.
 pub(super) const BATCH: usize = 32;
@@ -143,7 +143,7 @@ impl Core {
     pub(crate) fn post_receive(
         &mut self,
         rules: &Rules,
-        local: LocalSlice<'_>,
+        local: Slice<'_>,
         tag: u64,
     ) -> Result<OperationId> {
         if self.has_pool() {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::flow::{Flow, Refused};
 use crate::ops::{Kind, OperationId};
 use crate::peers::PeerId;
-use crate::region::{LocalSlice, Region};
+use crate::region::{Region, Slice};
 use crate::remote::RemoteRegion;
 
 impl Core {
@@ -135,7 +135,7 @@ impl Session<'_> {
     pub fn write<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
         tag: u64,
     ) -> Result<OperationId> {
@@ -151,7 +151,7 @@ impl Session<'_> {
     pub fn write_with_immediate<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
         immediate: u32,
         tag: u64,
@@ -167,7 +167,7 @@ impl Session<'_> {
     pub fn read<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         remote: RemoteRegion,
         tag: u64,
     ) -> Result<OperationId> {
@@ -178,7 +178,7 @@ impl Session<'_> {
     fn rdma<const WHAT: u8>(
         &mut self,
         peer: PeerId,
-        local: LocalSlice<'_>,
+        local: Slice<'_>,
         remote: RemoteRegion,
         immediate: u32,
         tag: u64,
@@ -201,9 +201,9 @@ impl Session<'_> {
 
     /// From now on operations are with this peer, and from or to this region.
     #[inline(always)]
-    fn turn(&mut self, peer: PeerId, local: Option<&LocalSlice<'_>>) -> Result<()> {
+    fn turn(&mut self, peer: PeerId, local: Option<&Slice<'_>>) -> Result<()> {
         let current = &self.core.current;
-        let memory = local.map_or(0, LocalSlice::identity);
+        let memory = local.map_or(0, Slice::identity);
         if peer == current.run.peer() && memory == current.memory {
             return Ok(());
         }
@@ -226,7 +226,7 @@ impl Session<'_> {
     pub(crate) fn inquire(
         &mut self,
         peer: PeerId,
-        local: LocalSlice<'_>,
+        local: Slice<'_>,
         remote: RemoteRegion,
         tag: u64,
     ) -> Result<OperationId> {
@@ -241,7 +241,7 @@ impl Session<'_> {
     pub fn send<'m>(
         &mut self,
         peer: PeerId,
-        local: impl Into<LocalSlice<'m>>,
+        local: impl Into<Slice<'m>>,
         immediate: Option<u32>,
         tag: u64,
     ) -> Result<OperationId> {
@@ -339,7 +339,7 @@ impl Session<'_> {
         region: &Region,
         build: impl FnOnce(&mut Run<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let whole = LocalSlice::from(region);
+        let whole = Slice::from(region);
         self.turn(peer, Some(&whole))?;
         let mut run = Run {
             to: self.core.current.to,

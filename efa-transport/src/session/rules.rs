@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::flow::Flow;
 use crate::ops::Kind;
 use crate::peers::{Peer, PeerId};
-use crate::region::{LocalSlice, Region};
+use crate::region::{Region, Slice};
 use crate::remote::RemoteRegion;
 
 /// What an endpoint can do, for checks at each post.
@@ -85,7 +85,7 @@ impl Rules {
     pub(crate) fn check_pair(
         &self,
         kind: Kind,
-        local: &LocalSlice<'_>,
+        local: &Slice<'_>,
         remote: &RemoteRegion,
     ) -> Result<()> {
         if !local.is_of(self.domain) {
@@ -161,7 +161,7 @@ pub(crate) fn check_feature(
 pub(super) fn length_of<const WHAT: u8>(
     rules: &Rules,
     write_end: u64,
-    local: LocalSlice<'_>,
+    local: Slice<'_>,
     remote: RemoteRegion,
 ) -> (u64, bool) {
     let reads = WHAT == READ || WHAT == INQUIRE;
@@ -186,7 +186,7 @@ pub(super) fn wrong(
     (region, start, length): (&Region, u64, u64),
     (addr, room, rkey): (u64, u64, u32),
 ) -> Error {
-    let local = LocalSlice::of_parts(region, start, length);
+    let local = Slice::of_parts(region, start, length);
     let remote = RemoteRegion::of_parts(addr, room, rkey);
     if let Err(error) = rules.check(kind) {
         return error;

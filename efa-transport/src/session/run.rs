@@ -15,7 +15,7 @@ use crate::error::{Blocked, Error, Result};
 use crate::flow;
 use crate::ops::{Kind, NONE, OperationId};
 use crate::peers::PeerId;
-use crate::region::{LocalSlice, Region};
+use crate::region::{Region, Slice};
 use crate::remote::RemoteRegion;
 
 /// What the run that goes on has: what its requests say, and what tells it from others.
@@ -276,7 +276,7 @@ impl Run<'_> {
             });
         }
         let (addr, length) = (self.addr + local.start, local.end - local.start);
-        let local = LocalSlice::of_parts(self.region, addr, length);
+        let local = Slice::of_parts(self.region, addr, length);
         let (length, fits) = length_of::<WHAT>(self.rules, self.write_end, local, remote);
         if !fits {
             let (kind, ends) = (kind_of(WHAT), (local.parts(), remote.parts()));
