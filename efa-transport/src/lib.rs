@@ -51,6 +51,7 @@ mod lanes;
 mod ops;
 mod peers;
 mod pool;
+mod range;
 mod region;
 pub mod registration_cache;
 pub mod remote;

@@ -1,7 +1,7 @@
 //! Registered memory, and parts of it.
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use efa_verbs::{Access, Buffer, MemoryRegion};
@@ -9,6 +9,7 @@ use efa_verbs::{Access, Buffer, MemoryRegion};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::lanes::Memory;
+use crate::range::within;
 use crate::remote::RemoteRegion;
 
 /// Memory that the device can reach.
@@ -175,23 +176,15 @@ impl Region {
     /// [`Error::OutOfRange`].
     #[inline]
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Slice<'_>> {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => Some(start),
-            Bound::Excluded(&start) => start.checked_add(1),
-            Bound::Unbounded => Some(0),
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.checked_add(1),
-            Bound::Excluded(&end) => Some(end),
-            Bound::Unbounded => Some(self.0.length),
-        };
-        match (start, end) {
-            (Some(start), Some(end)) if start <= end && end <= self.0.length => {
-                Ok(Slice::of_parts(self, self.0.addr + start, end - start))
-            }
-            (start, end) => Err(Error::OutOfRange {
-                start: start.unwrap_or(u64::MAX),
-                end: end.unwrap_or(u64::MAX),
+        match within(range, self.0.length) {
+            Ok(part) => Ok(Slice::of_parts(
+                self,
+                self.0.addr + part.start,
+                part.end - part.start,
+            )),
+            Err((start, end)) => Err(Error::OutOfRange {
+                start,
+                end,
                 length: self.0.length,
             }),
         }
