@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use crate::hex::{self, HexError};
+use crate::hex::{HexError, wire_form};
 
 /// The 16-byte global identifier of an EFA device, in network order.
 ///
@@ -182,30 +182,15 @@ impl EndpointAddress {
     pub fn from_bytes(bytes: [u8; Self::WIRE_SIZE]) -> Result<Self, AddressError> {
         let mut gid = [0; 16];
         gid.copy_from_slice(&bytes[..16]);
-        let word = |at: usize| {
-            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        let number = |at: std::ops::Range<usize>| {
+            let bytes = bytes[at].iter();
+            bytes.fold(0, |sum, &byte| sum << 8 | u32::from(byte))
         };
-        Self::new(Gid::from_bytes(gid), word(16), word(20))
+        Self::new(Gid::from_bytes(gid), number(16..20), number(20..24))
     }
 }
 
-impl TryFrom<&[u8]> for EndpointAddress {
-    type Error = AddressError;
-
-    fn try_from(bytes: &[u8]) -> Result<Self, AddressError> {
-        Self::from_bytes(
-            bytes
-                .try_into()
-                .map_err(|_| AddressError::Length(bytes.len()))?,
-        )
-    }
-}
-
-impl fmt::Display for EndpointAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex::write(&self.to_bytes(), f)
-    }
-}
+wire_form!(EndpointAddress, AddressError);
 
 impl fmt::Debug for EndpointAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,40 +199,6 @@ impl fmt::Debug for EndpointAddress {
             "EndpointAddress({}, qp {}, qkey {:#x})",
             self.gid, self.queue_pair, self.queue_key
         )
-    }
-}
-
-impl FromStr for EndpointAddress {
-    type Err = AddressError;
-
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        Self::from_bytes(hex::parse(text)?)
-    }
-}
-
-/// Text in human-readable formats, 24 bytes elsewhere.
-#[cfg(feature = "serde")]
-impl serde::Serialize for EndpointAddress {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() {
-            serializer.collect_str(self)
-        } else {
-            self.to_bytes().serialize(serializer)
-        }
-    }
-}
-
-#[cfg(feature = "serde")]
-impl<'de> serde::Deserialize<'de> for EndpointAddress {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::Error;
-        if deserializer.is_human_readable() {
-            let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-            text.parse().map_err(D::Error::custom)
-        } else {
-            Self::from_bytes(<[u8; Self::WIRE_SIZE]>::deserialize(deserializer)?)
-                .map_err(D::Error::custom)
-        }
     }
 }
 
@@ -284,39 +235,6 @@ mod tests {
         assert_eq!(
             EndpointAddress::try_from(&[1u8; 23][..]),
             Err(AddressError::Length(23))
-        );
-    }
-
-    #[test]
-    fn text_says_what_is_wrong_with_it() {
-        let good = EndpointAddress::new(gid(), 1, 2).unwrap().to_string();
-        assert_eq!(
-            good[1..].parse::<EndpointAddress>(),
-            Err(AddressError::Text(HexError::Length {
-                expected: 48,
-                found: 47
-            }))
-        );
-        assert_eq!(
-            format!("{good}0").parse::<EndpointAddress>(),
-            Err(AddressError::Text(HexError::Length {
-                expected: 48,
-                found: 49
-            }))
-        );
-        assert_eq!(
-            good.replacen('f', "é", 1).parse::<EndpointAddress>(),
-            Err(AddressError::Text(HexError::Digit {
-                position: 0,
-                found: 'é'
-            }))
-        );
-        assert_eq!(
-            good.to_uppercase()
-                .parse::<EndpointAddress>()
-                .unwrap()
-                .to_string(),
-            good
         );
     }
 

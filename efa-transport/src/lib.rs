@@ -40,10 +40,12 @@ mod error;
 mod failure;
 pub mod handshake;
 mod hex;
+mod mark;
 mod operation;
 mod peers;
 #[allow(unsafe_code)]
 mod queue;
+mod range;
 mod region;
 pub mod registration_cache;
 pub mod remote;

@@ -1,14 +1,14 @@
 //! Registered memory, and parts of it.
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use efa_verbs::{Access, Buffer, MemoryRegion};
 
 use crate::domain::Domain;
 use crate::error::{Error, Result};
-use crate::lanes::Memory;
+use crate::range::within;
 use crate::remote::RemoteRegion;
 
 /// Memory that the device can reach.
@@ -38,6 +38,7 @@ pub(crate) struct RegionInner {
     addr: u64,
     length: u64,
     lkey: u32,
+    number: u32,
     /// Identity of the domain, for a check at each post.
     domain_id: usize,
     writable: bool,
@@ -56,7 +57,14 @@ impl Drop for RegionInner {
     }
 }
 
+static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
 impl Region {
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.0.number
+    }
+
     pub(crate) fn new(region: MemoryRegion, domain: &Domain) -> Self {
         let region = Self::private(region, domain);
         domain.publish(region.0.rkey, Arc::downgrade(&region.0));
@@ -67,6 +75,7 @@ impl Region {
     pub(crate) fn private(region: MemoryRegion, domain: &Domain) -> Self {
         Self(Arc::new(RegionInner {
             addr: region.addr(),
+            number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             length: region.len() as u64,
             lkey: region.lkey(),
             domain_id: domain.id(),
@@ -174,24 +183,16 @@ impl Region {
     /// # Errors
     /// [`Error::OutOfRange`].
     #[inline]
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice<'_>> {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => Some(start),
-            Bound::Excluded(&start) => start.checked_add(1),
-            Bound::Unbounded => Some(0),
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.checked_add(1),
-            Bound::Excluded(&end) => Some(end),
-            Bound::Unbounded => Some(self.0.length),
-        };
-        match (start, end) {
-            (Some(start), Some(end)) if start <= end && end <= self.0.length => {
-                Ok(LocalSlice::of_parts(self, self.0.addr + start, end - start))
-            }
-            (start, end) => Err(Error::OutOfRange {
-                start: start.unwrap_or(u64::MAX),
-                end: end.unwrap_or(u64::MAX),
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Slice<'_>> {
+        match within(range, self.0.length) {
+            Ok(part) => Ok(Slice::of_parts(
+                self,
+                self.0.addr + part.start,
+                part.end - part.start,
+            )),
+            Err((start, end)) => Err(Error::OutOfRange {
+                start,
+                end,
                 length: self.0.length,
             }),
         }
@@ -245,13 +246,6 @@ impl Region {
     }
 }
 
-impl Memory for Region {
-    #[inline]
-    fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region")
@@ -264,7 +258,7 @@ impl fmt::Debug for Region {
 
 /// A part of a [`Region`]: the local side of a transfer. A `&Region` converts into the whole.
 #[derive(Clone, Copy)]
-pub struct LocalSlice<'a> {
+pub struct Slice<'a> {
     region: &'a Region,
     /// Of the region, so that nobody has to follow the handle for it.
     inner: &'a RegionInner,
@@ -273,7 +267,7 @@ pub struct LocalSlice<'a> {
     length: u64,
 }
 
-impl<'a> LocalSlice<'a> {
+impl<'a> Slice<'a> {
     /// The region.
     #[inline]
     pub fn region(&self) -> &'a Region {
@@ -302,7 +296,7 @@ impl<'a> LocalSlice<'a> {
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
-    pub fn slice(&self, range: std::ops::Range<u64>) -> Result<LocalSlice<'a>> {
+    pub fn slice(&self, range: std::ops::Range<u64>) -> Result<Slice<'a>> {
         if range.start > range.end || range.end > self.length {
             return Err(Error::OutOfRange {
                 start: range.start,
@@ -356,16 +350,16 @@ impl<'a> LocalSlice<'a> {
     }
 }
 
-impl<'a> From<&'a Region> for LocalSlice<'a> {
+impl<'a> From<&'a Region> for Slice<'a> {
     #[inline]
     fn from(region: &'a Region) -> Self {
         Self::of_parts(region, region.0.addr, region.0.length)
     }
 }
 
-impl fmt::Debug for LocalSlice<'_> {
+impl fmt::Debug for Slice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalSlice")
+        f.debug_struct("Slice")
             .field("region", self.region)
             .field("offset", &self.offset())
             .field("length", &self.length)

@@ -1,10 +1,10 @@
 //! Memory of a peer: [`RemoteRegion`].
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
-use std::str::FromStr;
+use std::ops::RangeBounds;
 
-use crate::hex::{self, HexError};
+use crate::hex::{HexError, wire_form};
+use crate::range::within;
 
 /// Why a description of remote memory is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -118,37 +118,18 @@ impl RemoteRegion {
     /// # Errors
     /// [`RegionError::OutOfRange`] where the part is not inside the region or ends before it starts.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, RegionError> {
-        let after = |bound: u64| bound.checked_add(1);
-        let start = match range.start_bound() {
-            Bound::Included(&at) => Some(at),
-            Bound::Excluded(&at) => after(at),
-            Bound::Unbounded => Some(0),
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&at) => after(at),
-            Bound::Excluded(&at) => Some(at),
-            Bound::Unbounded => Some(self.len),
-        };
-        match (start, end) {
-            (Some(start), Some(end)) if start <= end && end <= self.len => Ok(RemoteRegion {
-                addr: self.addr + start,
-                len: end - start,
+        match within(range, self.len) {
+            Ok(part) => Ok(RemoteRegion {
+                addr: self.addr + part.start,
+                len: part.end - part.start,
                 rkey: self.rkey,
             }),
-            _ => Err(RegionError::OutOfRange {
-                start: start.unwrap_or(u64::MAX),
-                end: end.unwrap_or(u64::MAX),
+            Err((start, end)) => Err(RegionError::OutOfRange {
+                start,
+                end,
                 len: self.len,
             }),
         }
-    }
-
-    /// The region in two parts, the first of `at` bytes.
-    ///
-    /// # Errors
-    /// [`RegionError::OutOfRange`] where `at` is beyond the end.
-    pub fn split_at(&self, at: u64) -> Result<(Self, Self), RegionError> {
-        Ok((self.slice(..at)?, self.slice(at..)?))
     }
 
     /// The 20 bytes that go to a peer.
@@ -165,34 +146,15 @@ impl RemoteRegion {
     /// # Errors
     /// [`RegionError::Overflow`] where the region would wrap around.
     pub fn from_bytes(bytes: [u8; Self::WIRE_SIZE]) -> Result<Self, RegionError> {
-        let [addr @ .., _, _, _, _, _, _, _, _, _, _, _, _] = bytes;
-        let [_, _, _, _, _, _, _, _, len @ .., _, _, _, _] = bytes;
-        let [.., a, b, c, d] = bytes;
-        Self::new(
-            u64::from_be_bytes(addr),
-            u64::from_be_bytes(len),
-            u32::from_be_bytes([a, b, c, d]),
-        )
+        let number = |at: std::ops::Range<usize>| {
+            let bytes = bytes[at].iter();
+            bytes.fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+        };
+        Self::new(number(0..8), number(8..16), number(16..20) as u32)
     }
 }
 
-impl TryFrom<&[u8]> for RemoteRegion {
-    type Error = RegionError;
-
-    fn try_from(bytes: &[u8]) -> Result<Self, RegionError> {
-        Self::from_bytes(
-            bytes
-                .try_into()
-                .map_err(|_| RegionError::Length(bytes.len()))?,
-        )
-    }
-}
-
-impl fmt::Display for RemoteRegion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex::write(&self.to_bytes(), f)
-    }
-}
+wire_form!(RemoteRegion, RegionError);
 
 impl fmt::Debug for RemoteRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,40 +163,6 @@ impl fmt::Debug for RemoteRegion {
             "RemoteRegion({:#x} + {}, rkey {:#x})",
             self.addr, self.len, self.rkey
         )
-    }
-}
-
-impl FromStr for RemoteRegion {
-    type Err = RegionError;
-
-    fn from_str(text: &str) -> Result<Self, RegionError> {
-        Self::from_bytes(hex::parse(text)?)
-    }
-}
-
-/// Text in human-readable formats, 20 bytes elsewhere.
-#[cfg(feature = "serde")]
-impl serde::Serialize for RemoteRegion {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() {
-            serializer.collect_str(self)
-        } else {
-            self.to_bytes().serialize(serializer)
-        }
-    }
-}
-
-#[cfg(feature = "serde")]
-impl<'de> serde::Deserialize<'de> for RemoteRegion {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::Error;
-        if deserializer.is_human_readable() {
-            let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-            text.parse().map_err(D::Error::custom)
-        } else {
-            Self::from_bytes(<[u8; Self::WIRE_SIZE]>::deserialize(deserializer)?)
-                .map_err(D::Error::custom)
-        }
     }
 }
 
@@ -284,9 +212,6 @@ mod tests {
             })
         );
         assert_eq!(region.slice(10..).unwrap().len(), 0);
-        assert!(region.split_at(11).is_err());
-        let (head, tail) = region.split_at(3).unwrap();
-        assert_eq!((head.len(), tail.addr(), tail.len()), (3, 1003, 7));
     }
 
     #[cfg(feature = "serde")]

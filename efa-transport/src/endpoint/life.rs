@@ -6,7 +6,7 @@ use efa_verbs::QpState;
 
 use super::Endpoint;
 use super::make::{Made, watch};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::failure::FailureKind;
 use crate::handshake::Incarnation;
 use crate::operation::{Completion, OperationId};

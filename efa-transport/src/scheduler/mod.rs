@@ -35,7 +35,8 @@ mod turns;
 pub(crate) use chunks::{Chunk, ChunkError, Piece};
 pub(crate) use credits::Credits;
 pub(crate) use holds::Memory;
-pub(crate) use operations::{MOST_OPERATIONS, RECEIVE, Status, slot_and_generation};
+pub(crate) use local::Local;
+pub(crate) use operations::{MOST_OPERATIONS, RECEIVE, slot_and_generation};
 pub(crate) use plain::Begin;
 
 use chunks::Plan;

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result, ensure};
 use efa_transport::{
-    Completion, Config, Domain, Endpoint, EndpointAddress, Loopback, PeerId, Region, RemoteRegion,
+    Completion, Config, Domain, Endpoint, EndpointAddress, Error, Loopback, PeerId, Put as PutOperation, ReceivePool, Region, RemoteRegion,
 };
 use efa_verbs::{
     Access, Buffer, DEFAULT_QUEUE_KEY, DataPath, Destination, MemoryRegion, Operations, QueuePair,
@@ -192,6 +192,7 @@ impl Layer for Session {
 /// completion.
 pub struct Put {
     endpoint: Endpoint,
+    domain: Domain,
     ring: Ring,
     peer: PeerId,
     region: Region,
@@ -214,8 +215,7 @@ impl Put {
             &domain,
             Config {
                 send_depth: DEPTH,
-                receive_depth: 0,
-                unsolicited: Some(false),
+                receive_pool: ReceivePool::NONE,
                 path,
                 loopback: Loopback::Device,
                 ..Config::default()
@@ -239,6 +239,7 @@ impl Put {
             remote,
             piece: remote,
             endpoint,
+            domain,
             size: 8,
             batch: 1,
             sum: 0,
@@ -251,21 +252,19 @@ impl Put {
     #[inline(always)]
     fn post_batch<const COUNTED: bool>(&mut self) -> efa_transport::Result<()> {
         let (peer, batch, remote) = (self.peer, u64::from(self.batch), self.piece);
-        let (region, size) = (&self.region, u64::from(self.size));
-        self.endpoint.post(move |session| {
-            session.run(peer, region, |run| {
-                for tag in 0..batch {
-                    run.write(0..size, remote, tag)?;
-                }
-                Ok(())
-            })
+        let local = self.region.slice(..u64::from(self.size))?;
+        self.endpoint.batch(move |b| {
+            for tag in 0..batch {
+                b.add(PutOperation::new(peer, local, remote).tag(tag))?;
+            }
+            Ok::<_, Error>(())
         })
     }
 
     #[inline(always)]
     fn poll_batch(&mut self) -> efa_transport::Result<u32> {
         let mut sum = self.sum;
-        let count = self.endpoint.poll_each(|completion| {
+        let count = self.endpoint.poll(|completion| {
             if completion.result.is_err() {
                 operation_failed(&completion);
             }
@@ -288,7 +287,7 @@ impl<const TURNS: bool> Each<TURNS> {
     pub fn new(path: DataPath, target: &Target) -> Result<Self> {
         let put = Put::new(path, target, 1)?;
         let buffer = Buffer::zeroed(target.length as usize)?;
-        let other = put.endpoint.domain().register(buffer, Access::LOCAL)?;
+        let other = put.domain.register(buffer, Access::LOCAL)?;
         Ok(Self { put, other })
     }
 
@@ -298,12 +297,12 @@ impl<const TURNS: bool> Each<TURNS> {
         let (peer, batch, remote) = (put.peer, u64::from(put.batch), put.piece);
         let local = put.region.slice(..u64::from(put.size))?;
         let other = self.other.slice(..u64::from(put.size))?;
-        put.endpoint.post(move |session| {
+        put.endpoint.batch(move |b| {
             for tag in 0..batch {
                 let local = if TURNS && tag & 1 != 0 { other } else { local };
-                session.write(peer, local, remote, tag)?;
+                b.add(PutOperation::new(peer, local, remote).tag(tag))?;
             }
-            Ok(())
+            Ok::<_, Error>(())
         })
     }
 }
@@ -356,7 +355,7 @@ impl Layer for Put {
     }
 
     fn path(&self) -> &'static str {
-        name(self.endpoint.data_path())
+        name(self.endpoint.limits().path)
     }
 
     fn bytes_per_peer(&self) -> u64 {
