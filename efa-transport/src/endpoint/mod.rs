@@ -253,7 +253,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// What `build` returns; [`Error::PostFailed`]; the queue pair is not up.
-    #[inline]
+    #[inline(always)]
     pub fn batch<R, E: From<Error>>(
         &mut self,
         build: impl FnOnce(&mut Batch<'_>) -> Result<R, E>,
@@ -281,7 +281,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The device can't be polled; `take` was given what was taken before.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> Result<usize> {
         self.queue.check_process()?;
         let mut taken = 0;

@@ -19,7 +19,7 @@ impl Queue {
     /// `take`; others are parked. Returns how many requests there were.
     ///
     /// No lock is held while `take` runs. If it panics, what it was not given comes with the next poll.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_requests(&mut self, take: impl FnMut(Completion)) -> Result<usize> {
         // No more than are outstanding, since looking in vain costs as much as half a completion; and
         // no more than a round, so that a fast device can't keep the caller.
@@ -56,7 +56,7 @@ struct Ending<'a, F> {
 }
 
 impl<F: FnMut(Completion)> TakeSend for Ending<'_, F> {
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
         for SendCompletion { wr_id, status } in completions {
             // What a completed get has written is read by this thread, and by others that it tells, only

@@ -76,9 +76,11 @@ impl Credits {
     /// Takes one credit; false where none is free.
     #[inline]
     pub(crate) fn take(&mut self) -> bool {
-        let taken = self.free > 0;
-        self.free -= u32::from(taken);
-        taken
+        if self.free == 0 {
+            return false;
+        }
+        self.free -= 1;
+        true
     }
 
     /// Gives credits back.

@@ -229,12 +229,6 @@ impl Table {
         self.marked = self.free;
     }
 
-    /// Whether another operation fits without making slots.
-    #[inline]
-    pub(crate) fn has_free(&self) -> bool {
-        (self.free as usize) < self.slots.len()
-    }
-
     /// Begins an operation whose only request is posted now, and returns its word.
     #[inline]
     pub(crate) fn begin(&mut self, plain: Plain) -> Option<u64> {

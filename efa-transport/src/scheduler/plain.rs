@@ -25,21 +25,25 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
 
     /// Accepts an operation, which the caller posts in the open batch as the request with the returned
     /// id to the returned peer. Where it returns `None`, [`refusal`](Self::refusal) tells why.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&mut self, begin: Begin<'_, M>) -> Option<(OperationId, &Peer<A>)> {
         let peer = self.peers.get_mut(begin.peer)?;
-        // Looked at before anything is taken, so that there is nothing to give back.
-        if peer.is_local() || !self.table.has_free() || !self.credits.take() {
+        if peer.is_local() || self.credits.free() == 0 {
             return None;
         }
-        peer.count(begin.length);
         let word = self.table.begin(Plain {
             kind: begin.kind,
             peer: begin.peer,
             tag: begin.tag,
             length: begin.length,
-            hold: begin.memory.map_or(NONE, |memory| self.holds.take(memory)),
+            hold: begin.memory.map_or(NONE, Memory::number),
         })?;
+        // Nothing fails from here on.
+        self.credits.take();
+        peer.count(begin.length);
+        if let Some(memory) = begin.memory {
+            self.holds.take(memory);
+        }
         Some((self.table.id_of(word), peer))
     }
 
@@ -80,7 +84,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
 
     /// Takes the end of a request that succeeded, and is all of an operation of which nothing unusual is
     /// known. All others are for [`complete`](Self::complete).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end(&mut self, wr_id: u64) -> Option<Completion> {
         let ended = self.table.end_plain(wr_id)?;
         self.credits.give(1);
