@@ -37,10 +37,10 @@ mod config;
 mod connect;
 mod connection;
 mod credit;
-pub mod diagnosis;
 mod domain;
 mod endpoint;
 mod error;
+pub mod explain;
 mod failure;
 mod flow;
 mod grant;
@@ -53,7 +53,7 @@ mod peers;
 mod pool;
 mod range;
 mod region;
-pub mod registration_cache;
+pub mod registration;
 pub mod remote;
 #[allow(unsafe_code)]
 mod session;
@@ -66,10 +66,12 @@ pub use config::{Config, Loopback, ReceivePool, WaitPolicy};
 pub use connection::{Connection, Posted, RequestCompletion};
 pub use domain::Domain;
 pub use efa_verbs::{
-    Access, Buffer, CompletionChannel, DataPath, Device, DeviceAttributes, Pages, QpState, devices,
+    Access, Buffer, CallerMemory, CompletionChannel, DataPath, Device, DeviceAttributes, Pages,
+    QpState, devices,
 };
 pub use endpoint::{Closed, Endpoint};
 pub use error::{Blocked, Error, ReceiveError, Result};
+pub use explain::Explanation;
 pub use failure::{Failure, FailureKind};
 pub use hex::HexError;
 pub use ops::{Completion, Kind, OperationId};
