@@ -5,11 +5,13 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use efa_verbs::{Access, AddressHandle, Buffer, Context, DeviceAttributes, ProtectionDomain};
+use efa_verbs::{
+    Access, AddressHandle, Buffer, CallerMemory, Context, DeviceAttributes, ProtectionDomain,
+};
 
 use crate::address::Gid;
-use crate::error::Result;
-use crate::region::{Region, RegionInner};
+use crate::error::{Error, Result};
+use crate::region::{Region, Regions};
 
 /// An open device and a protection domain on it: what memory regions and endpoints that may
 /// be used together belong to.
@@ -36,8 +38,7 @@ pub struct Domain(Arc<Inner>);
 
 struct Inner {
     handles: Arc<Handles>,
-    /// Regions by rkey, for transfers within the process.
-    regions: Mutex<HashMap<u32, Weak<RegionInner>>>,
+    regions: Arc<Regions>,
     gid: Gid,
     max_message: u32,
     pd: ProtectionDomain,
@@ -120,7 +121,7 @@ impl Domain {
         let max_message = context.port()?.max_message_size;
         Ok(Self(Arc::new(Inner {
             handles: Arc::default(),
-            regions: Mutex::default(),
+            regions: Arc::default(),
             gid,
             max_message,
             pd: context.alloc_pd()?,
@@ -168,16 +169,60 @@ impl Domain {
     /// The device lacks what `access` asks for, or the kernel refuses: ENOMEM usually means the
     /// locked-memory limit, and the error says so.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Region> {
-        let region = self.0.pd.register(buffer, access)?;
-        Ok(Region::new(region, self))
+        self.register_buffer(buffer, access, true)
     }
 
     /// Registers a buffer of this crate's own. No transfer within the process finds it: a program knows
     /// the rkeys of some, from what handshakes tell, and their owners reach the bytes in ways that
     /// copies must not get into.
     pub(crate) fn register_private(&self, buffer: Buffer, access: Access) -> Result<Region> {
-        let region = self.0.pd.register(buffer, access)?;
-        Ok(Region::private(region, self))
+        self.register_buffer(buffer, access, false)
+    }
+
+    fn register_buffer(&self, buffer: Buffer, access: Access, listed: bool) -> Result<Region> {
+        let length = buffer.len() as u64;
+        let region = self.0.pd.register(buffer, access);
+        let region = region.map_err(|error| refused(None, length, access, error))?;
+        Ok(self.0.regions.add(region, listed))
+    }
+
+    /// Registers `length` bytes at `addr`, which the program keeps. The promise that they may be used
+    /// was given when `memory` was made.
+    ///
+    /// `access` says what is demanded of the mapping: with [`Access::LOCAL`] or
+    /// [`Access::REMOTE_WRITE`] it must be writable; without, readable is enough, and
+    /// [`Region::copy_in`] is refused. [`Region::deregister`] tells when the memory is out of use.
+    ///
+    /// ```no_run
+    /// use efa_transport::{Access, CallerMemory, Domain};
+    ///
+    /// static CONSTANT: [u8; 4096] = [7; 4096];
+    /// let domain = Domain::open_first()?;
+    /// // SAFETY: only constant memory is passed on, and only for reading.
+    /// let memory = unsafe { CallerMemory::new(domain.protection_domain().clone()) };
+    /// let addr = (&raw const CONSTANT).expose_provenance() as u64;
+    /// let region = domain.register_at(&memory, addr, 4096, Access::REMOTE_READ)?;
+    /// # let _ = region;
+    /// # Ok::<(), efa_transport::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`register`](Self::register), and EFAULT where part of the range is not mapped as
+    /// demanded, or can't be registered: [`Error::explain`](crate::Error::explain) says which.
+    /// [`Error::ForeignRegion`](crate::Error::ForeignRegion) where `memory` is of another domain.
+    pub fn register_at(
+        &self,
+        memory: &CallerMemory,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<Region> {
+        if !memory.domain().same_as(&self.0.pd) {
+            return Err(Error::ForeignRegion);
+        }
+        let region = memory.register(addr, length, access);
+        let region = region.map_err(|error| refused(Some(addr), length, access, error))?;
+        Ok(self.0.regions.add(region, true))
     }
 
     /// Registers a dmabuf, such as the memory of an accelerator: `length` bytes from `offset`
@@ -197,7 +242,7 @@ impl Domain {
             .0
             .pd
             .register_dmabuf(fd, offset, length, iova, access)?;
-        Ok(Region::new(region, self))
+        Ok(self.0.regions.add(region, true))
     }
 
     /// A region that was made with [`protection_domain`](Self::protection_domain), for instance by
@@ -207,9 +252,9 @@ impl Domain {
     /// [`Error::ForeignRegion`](crate::Error::ForeignRegion) where it belongs to another domain.
     pub fn adopt(&self, region: efa_verbs::MemoryRegion) -> Result<Region> {
         if !region.domain().same_as(&self.0.pd) {
-            return Err(crate::Error::ForeignRegion);
+            return Err(Error::ForeignRegion);
         }
-        Ok(Region::new(region, self))
+        Ok(self.0.regions.add(region, true))
     }
 
     /// The handle for a device, shared with whoever uses it already.
@@ -234,25 +279,26 @@ impl Domain {
     /// A number that tells live domains apart.
     #[inline]
     pub(crate) fn id(&self) -> usize {
-        Arc::as_ptr(&self.0) as usize
-    }
-
-    pub(crate) fn publish(&self, rkey: u32, region: Weak<RegionInner>) {
-        lock(&self.0.regions).insert(rkey, region);
-    }
-
-    pub(crate) fn withdraw(&self, rkey: u32) {
-        let mut map = lock(&self.0.regions);
-        // Only the region that has just gone: another may be published under its number.
-        if map.get(&rkey).is_some_and(|weak| weak.strong_count() == 0) {
-            map.remove(&rkey);
-        }
+        self.0.regions.domain()
     }
 
     /// The region of this process with this rkey.
     pub(crate) fn find_region(&self, rkey: u32) -> Option<Region> {
-        let region = lock(&self.0.regions).get(&rkey)?.upgrade()?;
-        Some(Region::from_inner(region))
+        self.0.regions.find(rkey)
+    }
+}
+
+/// The error of a registration. What was asked for is needed for the explanation of a failed verb; other
+/// errors say it themselves.
+fn refused(addr: Option<u64>, length: u64, access: Access, source: efa_verbs::Error) -> Error {
+    match source {
+        source @ efa_verbs::Error::Verb(_) => Error::Register {
+            addr,
+            length,
+            access,
+            source,
+        },
+        other => other.into(),
     }
 }
 

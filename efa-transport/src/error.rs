@@ -1,10 +1,8 @@
 //! The crate's one error type.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use crate::address::EndpointAddress;
-use crate::diagnosis::Diagnosis;
 use crate::operation::{Kind, OperationId};
 use crate::peers::{Gone, PeerId};
 use crate::remote::RegionError;
@@ -21,6 +19,19 @@ pub enum Error {
     /// A verb failed, or the device can't do what was asked of it.
     #[error(transparent)]
     Verbs(#[from] efa_verbs::Error),
+
+    /// Memory could not be registered. [`explain`](Error::explain) says why, and what to do.
+    #[error("memory can't be registered with {access:?}: {source}")]
+    Register {
+        /// Address of the memory; `None` for a [`Buffer`](crate::Buffer), which is freed by now.
+        addr: Option<u64>,
+        /// Bytes.
+        length: u64,
+        /// The access that was asked for.
+        access: efa_verbs::Access,
+        /// The failed verb.
+        source: efa_verbs::Error,
+    },
 
     /// An operation that the device, or the installed libefa, lacks.
     #[error("{device} can't {operation}: {missing} is missing; {hint}")]
@@ -220,33 +231,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// What is behind a failed verb on this host, and what to do: a limit, missing rights, a
-    /// device that is full or gone, software that is too old. `None` where the error says all
-    /// there is. Give the addresses of the memory where registering it failed.
-    ///
-    /// It reads files in `/proc`, so it does not belong on a fast path.
-    ///
-    /// ```no_run
-    /// use efa_transport::{Access, Buffer, Domain};
-    ///
-    /// let domain = Domain::open_first()?;
-    /// if let Err(error) = domain.register(Buffer::zeroed(64 << 30)?, Access::LOCAL) {
-    ///     eprintln!("{error}");
-    ///     if let Some(diagnosis) = error.diagnosis(None) {
-    ///         eprintln!("{diagnosis}");
-    ///     }
-    /// }
-    /// # Ok::<(), efa_transport::Error>(())
-    /// ```
-    pub fn diagnosis(&self, memory: Option<Range<u64>>) -> Option<Diagnosis> {
-        match self {
-            Error::Verbs(error)
-            | Error::Connect { source: error, .. }
-            | Error::PostFailed { source: error, .. } => Diagnosis::of(error, memory),
-            _ => None,
-        }
-    }
-
     /// Whether the same call may succeed later, once completions have been polled.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Full(_) | Error::TimedOut(_))

@@ -33,10 +33,10 @@ pub mod address;
 pub mod advice;
 mod config;
 mod connection;
-pub mod diagnosis;
 mod domain;
 mod endpoint;
 mod error;
+pub mod explain;
 mod failure;
 pub mod handshake;
 mod hex;
@@ -47,7 +47,7 @@ mod peers;
 mod queue;
 mod range;
 mod region;
-pub mod registration_cache;
+pub mod registration;
 pub mod remote;
 mod scheduler;
 mod stats;
@@ -58,10 +58,11 @@ pub use config::{Config, Loopback, ReceivePool};
 pub use connection::{Connection, Posted, RequestCompletion};
 pub use domain::Domain;
 pub use efa_verbs::{
-    Access, Buffer, DataPath, Device, DeviceAttributes, Pages, QpState, devices,
+    Access, Buffer, CallerMemory, DataPath, Device, DeviceAttributes, Pages, QpState, devices,
 };
 pub use endpoint::{Closed, Endpoint};
 pub use error::{Error, Full, Result};
+pub use explain::Explanation;
 pub use failure::{Failure, FailureKind};
 pub use hex::HexError;
 pub use operation::{Completion, Get, Kind, Operation, OperationId, Put, Send};

@@ -1,12 +1,14 @@
 //! Registered memory, and parts of it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeBounds;
-use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use efa_verbs::{Access, Buffer, MemoryRegion};
+use slab::Slab;
 
-use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::range::within;
 use crate::remote::RemoteRegion;
@@ -34,70 +36,91 @@ use crate::remote::RemoteRegion;
 #[derive(Clone)]
 pub struct Region(Arc<RegionInner>);
 
-pub(crate) struct RegionInner {
+struct RegionInner {
     addr: u64,
     length: u64,
     lkey: u32,
-    number: u32,
-    /// Identity of the domain, for a check at each post.
-    domain_id: usize,
-    writable: bool,
-    /// Some until the buffer is taken.
-    region: Option<MemoryRegion>,
     rkey: u32,
-    domain: Domain,
+    number: u32,
+    writable: bool,
+    /// Whether the domain's [`Regions`] tell of it.
+    listed: bool,
+    memory: MemoryRegion,
+    regions: Arc<Regions>,
 }
 
 impl Drop for RegionInner {
     fn drop(&mut self) {
-        if self.region.is_some() {
-            // Before the registration goes, so that its number can't be another's already.
-            self.domain.withdraw(self.rkey);
-        }
+        self.regions.remove(self);
     }
 }
 
-static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+/// The live regions of a domain: their numbers, and which rkey is whose.
+#[derive(Default)]
+pub(crate) struct Regions(Mutex<Books>);
+
+#[derive(Default)]
+struct Books {
+    by_number: Slab<Weak<RegionInner>>,
+    /// Pairs of rkey and number. Several handles of [`efa_verbs`] to one registration may have become
+    /// regions, so an rkey may have several numbers.
+    by_rkey: BTreeSet<(u32, u32)>,
+}
+
+impl Regions {
+    /// Makes a region of a registration. [`find`](Self::find) finds it if it is `listed`.
+    pub(crate) fn add(self: &Arc<Self>, memory: MemoryRegion, listed: bool) -> Region {
+        let mut books = self.books();
+        let place = books.by_number.vacant_entry();
+        // A device has fewer than 2^32 registrations.
+        let number = place.key() as u32;
+        let region = Arc::new(RegionInner {
+            addr: memory.addr(),
+            length: memory.len() as u64,
+            lkey: memory.lkey(),
+            rkey: memory.rkey(),
+            number,
+            writable: memory.access().contains(Access::LOCAL),
+            listed,
+            memory,
+            regions: Arc::clone(self),
+        });
+        place.insert(Arc::downgrade(&region));
+        if listed {
+            books.by_rkey.insert((region.rkey, number));
+        }
+        Region(region)
+    }
+
+    fn remove(&self, region: &RegionInner) {
+        let mut books = self.books();
+        books.by_rkey.remove(&(region.rkey, region.number));
+        books.by_number.try_remove(region.number as usize);
+    }
+
+    /// The listed region with this rkey.
+    pub(crate) fn find(&self, rkey: u32) -> Option<Region> {
+        let books = self.books();
+        let mut numbers = books.by_rkey.range((rkey, 0)..=(rkey, u32::MAX));
+        numbers.find_map(|&(_, number)| {
+            let region = books.by_number.get(number as usize)?.upgrade();
+            region.map(Region)
+        })
+    }
+
+    /// What tells the domain from others for as long as any of its regions lives.
+    #[inline]
+    pub(crate) fn domain(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Nothing that panics runs while the lock is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Region {
-    #[inline]
-    pub(crate) fn number(&self) -> u32 {
-        self.0.number
-    }
-
-    pub(crate) fn new(region: MemoryRegion, domain: &Domain) -> Self {
-        let region = Self::private(region, domain);
-        domain.publish(region.0.rkey, Arc::downgrade(&region.0));
-        region
-    }
-
-    /// A region that [`Domain::find_region`] does not find.
-    pub(crate) fn private(region: MemoryRegion, domain: &Domain) -> Self {
-        Self(Arc::new(RegionInner {
-            addr: region.addr(),
-            number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-            length: region.len() as u64,
-            lkey: region.lkey(),
-            domain_id: domain.id(),
-            writable: region.access().contains(Access::LOCAL),
-            rkey: region.rkey(),
-            region: Some(region),
-            domain: domain.clone(),
-        }))
-    }
-
-    pub(crate) fn from_inner(inner: Arc<RegionInner>) -> Self {
-        Self(inner)
-    }
-
-    fn memory(&self) -> &MemoryRegion {
-        // Only `into_buffer` takes it, from a region that has no other handle.
-        match &self.0.region {
-            Some(region) => region,
-            None => unreachable!("a region without memory has no handle"),
-        }
-    }
-
     /// Bytes.
     #[inline]
     pub fn len(&self) -> u64 {
@@ -134,31 +157,54 @@ impl Region {
         Arc::as_ptr(&self.0).addr()
     }
 
+    /// Its number in the domain: small, and no other live region's. It is given again once the last
+    /// handle to the region is gone.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.0.number
+    }
+
     /// Whether it belongs to the domain with this identity.
     #[inline]
     pub(crate) fn is_of(&self, domain: usize) -> bool {
-        self.0.domain_id == domain
+        self.0.regions.domain() == domain
     }
 
-    /// Whether this is the only handle, so that no operation uses it.
-    pub(crate) fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+    /// Whether the device may write it.
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.0.writable
+    }
+
+    /// Whether this is the only handle. Each operation has one until the device is done with its
+    /// memory, so no operation of this process uses an idle region. Peers that know its rkey may.
+    ///
+    /// ```no_run
+    /// # fn f(endpoint: &mut efa_transport::Endpoint, region: efa_transport::Region)
+    /// # -> efa_transport::Result<()> {
+    /// // A put that was cancelled may still have requests at the device, which read the memory.
+    /// while !region.is_idle() {
+    ///     endpoint.poll(|_| {})?;
+    /// }
+    /// region.copy_in(0, b"something else")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn is_idle(&self) -> bool {
+        let idle = Arc::strong_count(&self.0) == 1;
+        // Whatever was done through the last other handle happened before.
+        fence(Ordering::Acquire);
+        idle
     }
 
     /// What device and peers may do with it.
     pub fn access(&self) -> Access {
-        self.memory().access()
-    }
-
-    /// The domain that it belongs to.
-    pub fn domain(&self) -> &Domain {
-        &self.0.domain
+        self.0.memory.access()
     }
 
     /// Pointer to the first byte; null for a dmabuf. Using it is up to the caller: the device,
     /// peers and other threads may write the same bytes.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.memory().as_ptr()
+        self.0.memory.as_ptr()
     }
 
     /// The description of the whole region that a peer needs for a put or a get.
@@ -184,18 +230,7 @@ impl Region {
     /// [`Error::OutOfRange`].
     #[inline]
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Slice<'_>> {
-        match within(range, self.0.length) {
-            Ok(part) => Ok(Slice::of_parts(
-                self,
-                self.0.addr + part.start,
-                part.end - part.start,
-            )),
-            Err((start, end)) => Err(Error::OutOfRange {
-                start,
-                end,
-                length: self.0.length,
-            }),
-        }
+        part(self, self.0.addr, self.0.length, range)
     }
 
     /// Copies bytes into the region.
@@ -204,7 +239,7 @@ impl Region {
     /// They don't fit, or the memory is not the CPU's.
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        Ok(self.memory().copy_in(offset, bytes)?)
+        Ok(self.0.memory.copy_in(offset, bytes)?)
     }
 
     /// Copies bytes out of the region.
@@ -213,7 +248,7 @@ impl Region {
     /// There are not that many, or the memory is not the CPU's.
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        Ok(self.memory().copy_out(offset, bytes)?)
+        Ok(self.0.memory.copy_out(offset, bytes)?)
     }
 
     /// Copies a part of the region into a vector.
@@ -231,24 +266,22 @@ impl Region {
     /// operation whose requests the device may still hold.
     ///
     /// # Errors
-    /// The region itself, unchanged.
+    /// The region itself.
     pub fn into_buffer(self) -> std::result::Result<Buffer, Self> {
-        let mut inner = Arc::try_unwrap(self.0).map_err(Self)?;
-        // Nobody can find it any more: the registry has a dead weak reference.
-        inner.domain.withdraw(inner.rkey);
-        let Some(region) = inner.region.take() else {
-            return Err(Self(Arc::new(inner)));
-        };
-        region.deregister().map_err(|region| {
-            let domain = inner.domain.clone();
-            Self::new(region, &domain)
-        })
+        let inner = Arc::try_unwrap(self.0).map_err(Self)?;
+        let (memory, listed) = (inner.memory.clone(), inner.listed);
+        let regions = Arc::clone(&inner.regions);
+        drop(inner);
+        memory
+            .deregister()
+            .map_err(|memory| regions.add(memory, listed))
     }
 }
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region")
+            .field("number", &self.number())
             .field("addr", &format_args!("{:#x}", self.0.addr))
             .field("length", &self.0.length)
             .field("lkey", &self.0.lkey)
@@ -260,8 +293,6 @@ impl fmt::Debug for Region {
 #[derive(Clone, Copy)]
 pub struct Slice<'a> {
     region: &'a Region,
-    /// Of the region, so that nobody has to follow the handle for it.
-    inner: &'a RegionInner,
     /// Of its first byte. Within the region, so no sum can overflow.
     addr: u64,
     length: u64,
@@ -277,7 +308,7 @@ impl<'a> Slice<'a> {
     /// Where in the region it begins.
     #[inline]
     pub fn offset(&self) -> u64 {
-        self.addr - self.inner.addr
+        self.addr - self.region.0.addr
     }
 
     /// Bytes.
@@ -296,16 +327,8 @@ impl<'a> Slice<'a> {
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
-    pub fn slice(&self, range: std::ops::Range<u64>) -> Result<Slice<'a>> {
-        if range.start > range.end || range.end > self.length {
-            return Err(Error::OutOfRange {
-                start: range.start,
-                end: range.end,
-                length: self.length,
-            });
-        }
-        let (addr, length) = (self.addr + range.start, range.end - range.start);
-        Ok(Self::of_parts(self.region, addr, length))
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Slice<'a>> {
+        part(self.region, self.addr, self.length, range)
     }
 
     /// What it consists of: region, address, length.
@@ -319,7 +342,6 @@ impl<'a> Slice<'a> {
     pub(crate) fn of_parts(region: &'a Region, addr: u64, length: u64) -> Self {
         Self {
             region,
-            inner: &region.0,
             addr,
             length,
         }
@@ -334,19 +356,37 @@ impl<'a> Slice<'a> {
     /// As [`Region::identity`].
     #[inline(always)]
     pub(crate) fn identity(&self) -> usize {
-        std::ptr::from_ref(self.inner).addr()
+        self.region.identity()
     }
 
     /// Whether the region belongs to the domain with this identity.
     #[inline]
     pub(crate) fn is_of(&self, domain: usize) -> bool {
-        self.inner.domain_id == domain
+        self.region.is_of(domain)
     }
 
     /// Whether the device may write it.
     #[inline]
     pub(crate) fn is_writable(&self) -> bool {
-        self.inner.writable
+        self.region.is_writable()
+    }
+}
+
+/// A part of `length` bytes at `addr`, which are of the region.
+#[inline]
+fn part(
+    region: &Region,
+    addr: u64,
+    length: u64,
+    range: impl RangeBounds<u64>,
+) -> Result<Slice<'_>> {
+    match within(range, length) {
+        Ok(part) => Ok(Slice::of_parts(
+            region,
+            addr + part.start,
+            part.end - part.start,
+        )),
+        Err((start, end)) => Err(Error::OutOfRange { start, end, length }),
     }
 }
 

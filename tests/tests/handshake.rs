@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use efa_tests::{Test, run, under};
-use efa_transport::diagnosis::Diagnosis;
 use efa_transport::handshake::{
     Capabilities, Connected, Connector, ConnectorConfig, HandshakeConfig, HandshakeError,
     Incarnation, Listener, ListenerConfig, connect_over,
 };
-use efa_transport::registration_cache::{CacheLimits, DomainMemory, RegistrationCache};
+use efa_transport::registration::RegistrationCache;
 use efa_transport::{Access, Buffer, Config, Domain, Endpoint, PeerId, Region, RemoteRegion};
 
 const SIZE: u64 = 256 << 10;
@@ -288,8 +287,7 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
         let start = memory.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: only parts of the leaked memory are passed on, whose one reference ended above.
         let caller = unsafe { efa_verbs::CallerMemory::new(domain.protection_domain().clone()) };
-        let registrar = DomainMemory::new(&domain, caller)?;
-        let mut cache = RegistrationCache::new(registrar, CacheLimits::default());
+        let mut cache = RegistrationCache::new(&domain, caller)?;
         cache.get(start, SIZE, Access::LOCAL)?;
         for part in [0..SIZE / 2, SIZE / 2..SIZE] {
             let cached = cache.get(
@@ -297,11 +295,8 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
                 part.end - part.start,
                 Access::LOCAL_READ,
             )?;
-            let source = cached
-                .region
-                .slice(cached.offset..cached.offset + cached.len)?;
             let target = remote.slice(part)?;
-            let put = client.endpoint.put(there.peer, source, target, 0)?;
+            let put = client.endpoint.put(there.peer, &cached, target, 0)?;
             // The clone of the transfer keeps the memory registered.
             let given_up = cache.invalidate(start, 1);
             drop((given_up, cached));
@@ -314,35 +309,6 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
             cache.stats().hits == 2 && cache.stats().misses == 3,
             "{:?}",
             cache.stats()
-        );
-        Ok(())
-    });
-}
-
-#[test]
-fn memory_that_cannot_be_registered_is_diagnosed() {
-    run(|t| {
-        let domain = domain(t)?;
-        static CONSTANT: [u8; 4096] = [1; 4096];
-        let start = (&raw const CONSTANT).expose_provenance() as u64;
-        // SAFETY: the memory is never registered for writing: the kernel refuses, and that is the test.
-        let caller = unsafe { efa_verbs::CallerMemory::new(domain.protection_domain().clone()) };
-        let Err(error) = caller.register(start, 4096, Access::LOCAL) else {
-            bail!("read-only memory was registered for writing");
-        };
-        let diagnosis = Diagnosis::of(&error, Some(start..start + 4096));
-        ensure!(
-            matches!(diagnosis, Some(Diagnosis::ReadOnlyMapping { addr, .. }) if addr == start),
-            "{error}: {diagnosis:?}"
-        );
-        let unmapped = 4096..8192;
-        let Err(error) = caller.register(unmapped.start, 4096, Access::LOCAL) else {
-            bail!("memory that is not mapped was registered");
-        };
-        let diagnosis = Diagnosis::of(&error, Some(unmapped));
-        ensure!(
-            matches!(diagnosis, Some(Diagnosis::NotMapped { addr: 4096 })),
-            "{error}: {diagnosis:?}"
         );
         Ok(())
     });

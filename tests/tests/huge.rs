@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use efa_tests::{Pair, done, region, skip, under};
-use efa_transport::registration_cache::{CacheLimits, DomainMemory, RegistrationCache};
 use efa_transport::{
     Access, Config, Endpoint, EndpointAddress, FailureKind, Gid, Region, RemoteRegion,
 };
@@ -59,10 +58,8 @@ fn reserved(pair: &Pair, length: u64, access: Access) -> Result<Region> {
     }
     // SAFETY: the mapping is never removed, and nobody has a reference into it.
     let caller = unsafe { efa_verbs::CallerMemory::new(pair.domain.protection_domain().clone()) };
-    let registrar = DomainMemory::new(&pair.domain, caller)?;
-    let mut cache = RegistrationCache::new(registrar, CacheLimits::default());
     let start = memory.expose_provenance() as u64;
-    Ok(cache.get(start, length, access)?.region)
+    Ok(pair.domain.register_at(&caller, start, length, access)?)
 }
 
 /// No device registers 200 GiB at once, so the transfer is a list of four.
