@@ -134,11 +134,7 @@ impl Connection {
     /// # Errors
     /// [`Error::NotConnected`]; [`Error::RemoteTooSmall`]; [`Error::Full`] where there are more requests
     /// than free places; [`Error::NotSupported`]. Nothing was posted then.
-    pub fn put<'m>(
-        &mut self,
-        local: impl Into<Slice<'m>>,
-        remote: RemoteRegion,
-    ) -> Result<Posted> {
+    pub fn put<'m>(&mut self, local: impl Into<Slice<'m>>, remote: RemoteRegion) -> Result<Posted> {
         let local = local.into();
         if local.len() > remote.len() {
             let (local, remote) = (local.len(), remote.len());
@@ -153,11 +149,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`put`](Self::put), with [`Error::LocalTooSmall`].
-    pub fn get<'m>(
-        &mut self,
-        local: impl Into<Slice<'m>>,
-        remote: RemoteRegion,
-    ) -> Result<Posted> {
+    pub fn get<'m>(&mut self, local: impl Into<Slice<'m>>, remote: RemoteRegion) -> Result<Posted> {
         let local = local.into();
         if remote.len() > local.len() {
             let (local, remote) = (local.len(), remote.len());
@@ -190,7 +182,11 @@ impl Connection {
             let (free, depth) = (batch.room(), batch.depth());
             if count > free.into() {
                 let wanted = count;
-                return Err(Error::Full(Full::SendQueue { wanted, free, depth }));
+                return Err(Error::Full(Full::SendQueue {
+                    wanted,
+                    free,
+                    depth,
+                }));
             }
             for index in 0..count {
                 let (local, remote) = (local.slice(part(index))?, remote.slice(part(index))?);

@@ -27,7 +27,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl PeerId {
     /// Nobody's name: there are not that many entries.
-    const NOBODY: Self = Self(NonZeroU64::MAX);
+    pub(crate) const NOBODY: Self = Self(NonZeroU64::MAX);
 
     fn new(index: u32) -> Self {
         loop {
@@ -112,27 +112,18 @@ enum Life {
     Gone(Gone),
 }
 
-/// One peer. `A` is the address handle.
-#[derive(Debug)]
-pub(crate) struct Peer<A> {
-    /// The name by which it can be used, or [`PeerId::NOBODY`].
-    usable: PeerId,
-    pub(crate) handle: Option<A>,
-    pub(crate) address: EndpointAddress,
+/// What is counted of a peer's operations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PeerCounts {
     /// Operations and bytes: those that have succeeded, and those in flight.
     pub(crate) operations: u64,
     pub(crate) bytes: u64,
-    /// Its name, whether it can be used or not.
-    name: PeerId,
-    pub(crate) incarnation: u64,
     /// Operations that have, or may have, requests with the device.
     pub(crate) in_flight: u32,
     pub(crate) failed: u32,
-    life: Life,
-    pub(crate) takes_messages: bool,
 }
 
-impl<A> Peer<A> {
+impl PeerCounts {
     /// An operation of so many bytes begins.
     #[inline]
     pub(crate) fn count(&mut self, bytes: u64) {
@@ -145,6 +136,36 @@ impl<A> Peer<A> {
     pub(crate) fn uncount(&mut self, bytes: u64) {
         self.operations -= 1;
         self.bytes -= bytes;
+    }
+}
+
+/// One peer. `A` is the address handle.
+#[derive(Debug)]
+pub(crate) struct Peer<A> {
+    /// The name by which requests reach it, or [`PeerId::NOBODY`] where none do.
+    reachable: PeerId,
+    pub(crate) handle: Option<A>,
+    pub(crate) address: EndpointAddress,
+    /// Its name, whether it can be used or not.
+    name: PeerId,
+    pub(crate) incarnation: u64,
+    pub(crate) counts: PeerCounts,
+    life: Life,
+    pub(crate) takes_messages: bool,
+}
+
+impl<A> Peer<A> {
+    fn with_life(mut self, life: Life) -> Self {
+        self.set_life(life);
+        self
+    }
+
+    fn set_life(&mut self, life: Life) {
+        self.life = life;
+        self.reachable = match life {
+            Life::Connected if self.handle.is_some() => self.name,
+            _ => PeerId::NOBODY,
+        };
     }
 
     /// Transfers to it are copied by this process.
@@ -203,7 +224,11 @@ impl<A: Reach> Peers<A> {
     // ---- coming ---------------------------------------------------------------------
 
     /// The connected peer at an address, if there is one. Its queue key may differ.
-    pub(crate) fn connected_at(&self, handle: Option<&A>, address: EndpointAddress) -> Option<PeerId> {
+    pub(crate) fn connected_at(
+        &self,
+        handle: Option<&A>,
+        address: EndpointAddress,
+    ) -> Option<PeerId> {
         let &index = self.sources.get(&source(handle, address))?;
         Some(self.entries[index as usize].name)
     }
@@ -237,25 +262,20 @@ impl<A: Reach> Peers<A> {
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         let name = PeerId::new(index);
         let entry = Peer {
-            usable: match life {
-                Life::Connected => name,
-                _ => PeerId::NOBODY,
-            },
+            reachable: PeerId::NOBODY,
             handle: new.handle,
             address: new.address,
-            operations: 0,
-            bytes: 0,
             name,
             incarnation: new.incarnation,
-            in_flight: 0,
-            failed: 0,
+            counts: PeerCounts::default(),
             life,
             takes_messages: new.takes_messages,
         };
+        let entry = entry.with_life(life);
         match self.entries.get_mut(index as usize) {
             Some(old) => {
-                self.past.0 += old.operations;
-                self.past.1 += old.bytes;
+                self.past.0 += old.counts.operations;
+                self.past.1 += old.counts.bytes;
                 *old = entry;
             }
             None => {
@@ -283,7 +303,7 @@ impl<A: Reach> Peers<A> {
             return Err(self.entries[before as usize].name);
         }
         let entry = &mut self.entries[id.index() as usize];
-        (entry.usable, entry.life) = (id, Life::Connected);
+        entry.set_life(Life::Connected);
         self.installing.remove(&key);
         self.sources.insert(source, id.index());
         self.connected += 1;
@@ -316,18 +336,26 @@ impl<A: Reach> Peers<A> {
 
     // ---- being there ----------------------------------------------------------------
 
-    /// The entry of a connected peer.
+    /// The entry of a connected peer that requests reach, and its handle.
     #[inline]
+    pub(crate) fn reach(&mut self, id: PeerId) -> Option<(&mut PeerCounts, EndpointAddress, &A)> {
+        let entry = self.entries.get_mut(id.index() as usize)?;
+        if entry.reachable != id {
+            return None;
+        }
+        Some((&mut entry.counts, entry.address, entry.handle.as_ref()?))
+    }
+
+    /// The entry of a connected peer.
     pub(crate) fn get(&self, id: PeerId) -> Option<&Peer<A>> {
         let entry = self.entries.get(id.index() as usize)?;
-        (entry.usable == id).then_some(entry)
+        (entry.name == id && entry.life == Life::Connected).then_some(entry)
     }
 
     /// The same, to change.
-    #[inline]
     pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer<A>> {
         let entry = self.entries.get_mut(id.index() as usize)?;
-        (entry.usable == id).then_some(entry)
+        (entry.name == id && entry.life == Life::Connected).then_some(entry)
     }
 
     /// The entry of an operation's peer, which stays in its place for as long as the operation lives,
@@ -376,7 +404,7 @@ impl<A: Reach> Peers<A> {
     /// Operations and bytes of all peers, past ones too.
     pub(crate) fn totals(&self) -> (u64, u64) {
         self.entries.iter().fold(self.past, |sum, entry| {
-            (sum.0 + entry.operations, sum.1 + entry.bytes)
+            (sum.0 + entry.counts.operations, sum.1 + entry.counts.bytes)
         })
     }
 
@@ -386,6 +414,13 @@ impl<A: Reach> Peers<A> {
             .iter()
             .filter(|entry| entry.life == Life::Connected)
             .map(|entry| (entry.name, entry))
+    }
+
+    /// Operations in flight with all peers.
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self) -> u64 {
+        let counts = self.entries.iter().map(|entry| entry.counts.in_flight);
+        counts.map(u64::from).sum()
     }
 
     /// Connected peers.
@@ -403,11 +438,11 @@ impl<A: Reach> Peers<A> {
         };
         let key = (entry.address, entry.incarnation);
         let source = source(entry.handle.as_ref(), entry.address);
-        let (life, idle) = (entry.life, entry.in_flight == 0);
+        let (life, idle) = (entry.life, entry.counts.in_flight == 0);
         if matches!(life, Life::Gone(_)) {
             return false;
         }
-        (entry.usable, entry.life) = (PeerId::NOBODY, Life::Gone(why));
+        entry.set_life(Life::Gone(why));
         if life == Life::Connected {
             self.sources.remove(&source);
             self.connected -= 1;
@@ -435,8 +470,8 @@ impl<A: Reach> Peers<A> {
     #[inline]
     pub(crate) fn ended(&mut self, id: PeerId) {
         if let Some(entry) = self.entries.get_mut(id.index() as usize) {
-            debug_assert!(entry.in_flight > 0, "an operation ended twice");
-            entry.in_flight -= 1;
+            debug_assert!(entry.counts.in_flight > 0, "an operation ended twice");
+            entry.counts.in_flight -= 1;
         }
     }
 
@@ -453,7 +488,7 @@ impl<A: Reach> Peers<A> {
     fn sweep_leaving(&mut self) {
         let mut at = 0;
         while let Some(&index) = self.leaving.get(at) {
-            if self.entries[index as usize].in_flight == 0 {
+            if self.entries[index as usize].counts.in_flight == 0 {
                 self.leaving.swap_remove(at);
                 self.retire(index);
             } else {
@@ -471,7 +506,10 @@ impl<A: Reach> Peers<A> {
     #[cfg(test)]
     pub(crate) fn audit(&self) {
         let connected = self.iter().count() as u32;
-        assert_eq!((connected, self.sources.len() as u32), (self.connected, self.connected));
+        assert_eq!(
+            (connected, self.sources.len() as u32),
+            (self.connected, self.connected)
+        );
         let mut idle: Vec<u32> = self.free.iter().chain(&self.leaving).copied().collect();
         idle.sort_unstable();
         let gone = |(_, entry): &(u32, &Peer<A>)| matches!(entry.life, Life::Gone(_));
@@ -540,7 +578,10 @@ mod tests {
         assert_eq!(peers.activate(new), Err(old));
         assert!(peers.remove(old, Gone::Restarted));
         assert_eq!(peers.activate(new), Ok(()));
-        assert_eq!((peers.sender(1, 1), peers.gone(old)), (Some(new), Gone::Restarted));
+        assert_eq!(
+            (peers.sender(1, 1), peers.gone(old)),
+            (Some(new), Gone::Restarted)
+        );
         peers.audit();
     }
 
@@ -552,8 +593,8 @@ mod tests {
             handle: Some(handle.clone()),
             ..peer(1)
         });
-        peers.get_mut(id).unwrap().count(10);
-        peers.get_mut(id).unwrap().count(10);
+        peers.get_mut(id).unwrap().counts.count(10);
+        peers.get_mut(id).unwrap().counts.count(10);
         assert!(peers.remove(id, Gone::Disconnected));
         assert!(!peers.remove(id, Gone::Rebuilt));
         assert_eq!(peers.gone(id), Gone::Disconnected);
@@ -572,7 +613,10 @@ mod tests {
         let (mut peers, mut others) = (Peers::new(), Peers::new());
         let old = peers.add(peer(1));
         let foreign = others.add(peer(1));
-        assert_eq!((old.index(), peers.gone(foreign)), (foreign.index(), Gone::Unknown));
+        assert_eq!(
+            (old.index(), peers.gone(foreign)),
+            (foreign.index(), Gone::Unknown)
+        );
         assert!(peers.get(foreign).is_none());
         peers.remove(old, Gone::Restarted);
         assert_eq!(peers.gone(old), Gone::Restarted);

@@ -115,7 +115,12 @@ impl Endpoint {
     }
 
     /// Puts a message to this endpoint itself among those that have arrived.
-    fn deliver(&mut self, id: OperationId, what: Local, place: OwnPlace) -> Result<(), FailureKind> {
+    fn deliver(
+        &mut self,
+        id: OperationId,
+        what: Local,
+        place: OwnPlace,
+    ) -> Result<(), FailureKind> {
         if !self.is_self(what.peer) {
             return Err(FailureKind::NoLoopback);
         }

@@ -175,10 +175,10 @@ impl Endpoint {
         Ok(PeerStats {
             address: entry.address,
             incarnation: Incarnation::from_number(entry.incarnation),
-            operations: entry.operations,
-            bytes: entry.bytes,
-            failed: entry.failed,
-            in_flight: entry.in_flight,
+            operations: entry.counts.operations,
+            bytes: entry.counts.bytes,
+            failed: entry.counts.failed,
+            in_flight: entry.counts.in_flight,
         })
     }
 
@@ -284,19 +284,15 @@ impl Endpoint {
     #[inline(always)]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> Result<usize> {
         self.queue.check_process()?;
-        let mut taken = 0;
-        let mut result = self.queue.poll_requests(|completion| {
-            taken += 1;
-            take(completion);
-        });
+        let mut taken = self.queue.poll_requests(&mut take)?;
         if self.has_more_to_do() {
-            result = result.and_then(|_| self.progress_rest());
+            self.progress_rest()?;
             while let Some(completion) = self.queue.scheduler.take_parked() {
                 taken += 1;
                 take(completion);
             }
         }
-        result.map(|_| taken)
+        Ok(taken)
     }
 
     /// One round of everything, in which completions are parked. Returns how much happened.

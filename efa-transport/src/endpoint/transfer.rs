@@ -106,7 +106,11 @@ impl Endpoint {
         if free == 0 {
             scheduler.stats.queue_full += 1;
             let wanted = 1;
-            return Err(Error::Full(Full::SendQueue { wanted, free, depth }));
+            return Err(Error::Full(Full::SendQueue {
+                wanted,
+                free,
+                depth,
+            }));
         }
         match scheduler.has_fresh() {
             true => Err(Error::Full(Full::Waiting)),

@@ -78,7 +78,10 @@ impl Endpoint {
     /// # Errors
     /// [`Error::TimedOut`]; the operations go on.
     pub fn wait_all(&mut self, timeout: Option<Duration>) -> Result<()> {
-        self.wait_until(timeout, |endpoint| Ok((!endpoint.is_moving()).then_some(())))
+        self.wait_until(
+            timeout,
+            |endpoint| Ok((!endpoint.is_moving()).then_some(())),
+        )
     }
 
     /// Waits for a message, for at most `timeout`.

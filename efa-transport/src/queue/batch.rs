@@ -3,16 +3,16 @@
 use std::fmt;
 use std::mem;
 
-use efa_verbs::{RemoteMemory, Sge};
+use efa_verbs::{Destination, RemoteMemory, Sge};
 
 use super::Queue;
-use super::post::push;
 use super::rules::check_receiver;
+use crate::domain::Handle;
 use crate::error::{Error, Full, Result};
 use crate::operation::{Kind, Operation, OperationId, Payload, Wanted};
 use crate::region::Slice;
 use crate::remote::RemoteRegion;
-use crate::scheduler::{Begin, Chunk, Request};
+use crate::scheduler::{Begin, Begun};
 
 /// Operations that are posted together, with one doorbell: all of them, or none.
 ///
@@ -91,15 +91,10 @@ impl Batch<'_> {
             length: length.into(),
             tag: wanted.tag,
         });
-        let Some((id, peer)) = begun else {
+        let Some(begun) = begun else {
             return self.unusual(copied(&wanted, local, remote));
         };
-        let (Some(handle), address) = (&peer.handle, peer.address) else {
-            return Err(Error::Overflow); // can't be: `begin` accepts no peer without a handle
-        };
-        let to = handle
-            .ah()
-            .destination(address.queue_pair(), address.queue_key());
+        let (id, to) = (begun.operation, destination(&begun));
         let here = Sge {
             addr: local.addr(),
             length,
@@ -139,7 +134,11 @@ impl Batch<'_> {
             Err(refusal) => return Err(queue.refused(refusal, wanted.peer)),
         };
         if !peer.is_local() {
-            if queue.rules.request_length(wanted.kind, local, remote).is_none() {
+            if queue
+                .rules
+                .request_length(wanted.kind, local, remote)
+                .is_none()
+            {
                 return Err(queue.rules.wrong(wanted.kind, local, remote));
             }
             let refusal = queue.scheduler.refusal(wanted.peer);
@@ -154,7 +153,11 @@ impl Batch<'_> {
         if self.room() == 0 {
             let (free, depth) = (0, self.depth());
             let wanted = 1;
-            return Err(Error::Full(Full::SendQueue { wanted, free, depth }));
+            return Err(Error::Full(Full::SendQueue {
+                wanted,
+                free,
+                depth,
+            }));
         }
         self.queue.submit_local(&wanted)
     }
@@ -195,39 +198,23 @@ impl Batch<'_> {
             length,
             tag: wanted.tag,
         });
-        let Some((id, peer)) = begun else {
+        let Some(begun) = begun else {
             let refusal = queue.scheduler.refusal(wanted.peer);
             return Err(queue.refused(refusal, wanted.peer));
         };
+        let (id, to) = (begun.operation, destination(&begun));
         let immediate = (wanted.kind == Kind::SendImmediate).then_some(wanted.immediate);
-        if let Some(local) = local {
-            let request = Request {
-                wr_id: id.word,
-                kind: wanted.kind,
-                immediate,
-                chunk: Chunk {
-                    local: local.addr(),
-                    lkey: local.region().lkey(),
-                    rkey: 0,
-                    remote: 0,
-                    length: length as u32,
-                },
-                peer,
-            };
-            // SAFETY: as in `add_transfer`; `check_message` has found the region to be of the queue
-            // pair's domain.
-            unsafe { push(&mut queue.pair, request) };
-        } else if let Some(handle) = &peer.handle {
-            let address = peer.address;
-            let to = handle
-                .ah()
-                .destination(address.queue_pair(), address.queue_key());
-            // SAFETY: a session is open; the bytes are copied by the call, and the handle stays as in
-            // `add_transfer`.
-            unsafe {
-                queue
-                    .pair
-                    .push_send_inline(id.word, &to, bytes, immediate);
+        // SAFETY: as in `add_transfer`; `check_message` has found the region, if there is one, to be of the
+        // queue pair's domain. Bytes without a region are copied by the call.
+        unsafe {
+            match (local, immediate) {
+                (None, _) => queue.pair.push_send_inline(id.word, &to, bytes, immediate),
+                (Some(local), None) => queue.pair.push_send(id.word, &to, whole(local)),
+                (Some(local), Some(immediate)) => {
+                    queue
+                        .pair
+                        .push_send_imm(id.word, &to, whole(local), immediate);
+                }
             }
         }
         Ok(id)
@@ -271,7 +258,7 @@ impl Batch<'_> {
         }
         match queue.pair.session_complete() {
             Ok(()) => {
-                queue.scheduler.posted(count);
+                queue.scheduler.batch_posted(count);
                 Ok(())
             }
             Err(source) => Err(not_posted(count, source)),
@@ -283,6 +270,25 @@ impl Batch<'_> {
         self.queue.pair.session_abort();
         self.queue.local.truncate(self.local);
         self.queue.scheduler.undo();
+    }
+}
+
+/// Where the request of an operation goes that has begun.
+#[inline]
+fn destination(begun: &Begun<'_, Handle>) -> Destination {
+    let address = begun.address;
+    begun
+        .handle
+        .ah()
+        .destination(address.queue_pair(), address.queue_key())
+}
+
+/// All bytes of a slice that is no longer than a message.
+fn whole(local: Slice<'_>) -> Sge {
+    Sge {
+        addr: local.addr(),
+        length: local.len() as u32,
+        lkey: local.region().lkey(),
     }
 }
 
@@ -321,4 +327,3 @@ impl Drop for Guard<'_> {
         self.0.abandon();
     }
 }
-

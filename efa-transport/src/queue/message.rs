@@ -140,10 +140,7 @@ impl PoolBuffer {
         // and the books let no other be posted before the buffer comes back, which it does when `self`
         // is dropped. The region has no remote access. So nobody writes these bytes.
         unsafe {
-            std::slice::from_raw_parts(
-                self.memory.region.as_ptr().add(start),
-                self.length as usize,
-            )
+            std::slice::from_raw_parts(self.memory.region.as_ptr().add(start), self.length as usize)
         }
     }
 }
@@ -158,7 +155,10 @@ enum Body {
     /// In a buffer of the pool.
     Pooled(PoolBuffer),
     /// From this endpoint itself.
-    Own(Vec<u8>, #[allow(dead_code, reason = "held until the message is dropped")] OwnPlace),
+    Own(
+        Vec<u8>,
+        #[allow(dead_code, reason = "held until the message is dropped")] OwnPlace,
+    ),
 }
 
 /// Who sent a message, and what came with it.

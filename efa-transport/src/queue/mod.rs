@@ -21,8 +21,8 @@ mod message;
 mod poll;
 mod post;
 mod receive;
-mod send_buffers;
 pub(crate) mod rules;
+mod send_buffers;
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -16,7 +16,7 @@ const ROUND: usize = 256;
 
 impl Queue {
     /// Takes a round of completions of our requests, and gives those of operations that ended well to
-    /// `take`; others are parked. Returns how many requests there were.
+    /// `take`; others are parked. Returns how many it gave.
     ///
     /// No lock is held while `take` runs. If it panics, what it was not given comes with the next poll.
     #[inline(always)]
@@ -30,10 +30,10 @@ impl Queue {
         let mut ending = Ending {
             scheduler: &mut self.scheduler,
             take,
+            ended: 0,
         };
-        let count = self.pair.poll_send_into(most, &mut ending)?;
-        self.scheduler.peers.sweep();
-        Ok(count)
+        self.pair.poll_send_into(most, &mut ending)?;
+        Ok(ending.ended as usize)
     }
 
     /// The same, but all completions are parked.
@@ -53,6 +53,15 @@ impl Queue {
 struct Ending<'a, F> {
     scheduler: &'a mut Scheduler<Region, Handle>,
     take: F,
+    /// Operations that ended well.
+    ended: u32,
+}
+
+impl<F> Drop for Ending<'_, F> {
+    #[inline]
+    fn drop(&mut self) {
+        self.scheduler.ended(self.ended);
+    }
 }
 
 impl<F: FnMut(Completion)> TakeSend for Ending<'_, F> {
@@ -65,6 +74,7 @@ impl<F: FnMut(Completion)> TakeSend for Ending<'_, F> {
             if status.is_ok()
                 && let Some(completion) = self.scheduler.end(wr_id)
             {
+                self.ended += 1;
                 (self.take)(completion);
             } else {
                 self.scheduler.complete(wr_id, status.0);

@@ -2,8 +2,8 @@
 
 use efa_verbs::{QueuePair, RemoteMemory, Sge};
 
-use super::{LocalOperation, OwnPlace, Queue};
 use super::rules::{check_receiver, length};
+use super::{LocalOperation, OwnPlace, Queue};
 use crate::domain::Handle;
 use crate::error::{Error, Full, Result};
 use crate::operation::{Kind, OperationId, Payload, Wanted};
@@ -231,7 +231,7 @@ impl Sink<Handle> for PairSink<'_> {
 /// pair was destroyed: the peer's handle stays alive, and the local bytes stay registered in the queue
 /// pair's domain, writable for a get, and without Rust references that the device's accesses would
 /// violate.
-pub(super) unsafe fn push(pair: &mut QueuePair, request: Request<'_, Handle>) {
+unsafe fn push(pair: &mut QueuePair, request: Request<'_, Handle>) {
     let Some(handle) = &request.peer.handle else {
         // Operations with such peers are carried out by this process.
         debug_assert!(false, "a peer without a handle in the queue");
@@ -265,4 +265,3 @@ pub(super) unsafe fn push(pair: &mut QueuePair, request: Request<'_, Handle>) {
         }
     }
 }
-

@@ -146,7 +146,8 @@ impl Queue {
                 break;
             }
         }
-        pool.memory.take_returned(|buffer| pool.books.returned(buffer));
+        pool.memory
+            .take_returned(|buffer| pool.books.returned(buffer));
         if flushed {
             self.stop_receives_in_error();
         }

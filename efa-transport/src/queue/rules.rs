@@ -88,7 +88,9 @@ impl Rules {
             "the hardware of this generation has it, so the installed rdma-core (it needs 46 or newer) or \
              the EFA driver is too old to offer it".to_owned()
         } else {
-            format!("it needs a device of the {generation} generation or newer; messages work on all")
+            format!(
+                "it needs a device of the {generation} generation or newer; messages work on all"
+            )
         };
         Error::NotSupported {
             device: self.device.clone(),

@@ -41,9 +41,9 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
     fn nothing_pending(&mut self, slot: u32) {
         let entry = self.table.slot(slot);
         match entry.status() {
-            Status::Posted | Status::Failed => self.finish(slot),
+            Status::Plain | Status::Posted | Status::Failed => self.finish(slot),
             Status::Open => {
-                let Some(peer) = entry.peer else { return };
+                let Some(peer) = entry.peer() else { return };
                 let planned = &mut self.plans[slot as usize];
                 if planned.held {
                     planned.held = false;
@@ -67,10 +67,13 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
     /// Notes a failure; the first root cause stays. Nothing more of the operation is posted.
     pub(super) fn note(&mut self, slot: u32, kind: FailureKind, offset: Option<u64>) {
         let entry = self.table.slot_mut(slot);
-        if matches!(entry.status(), Status::Parked | Status::Zombie | Status::Free) {
+        if matches!(
+            entry.status(),
+            Status::Parked | Status::Zombie | Status::Free
+        ) {
             return;
         }
-        let address = entry.peer.and_then(|peer| self.peers.entry(peer));
+        let address = entry.peer().and_then(|peer| self.peers.entry(peer));
         let mut cause = Cause::new(kind, entry.kind, address.map(|entry| entry.address));
         cause.offset = offset;
         let keep = entry
@@ -81,7 +84,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
             entry.failure = Some(Box::new(cause));
         }
         if entry.status() == Status::Open
-            && let Some(peer) = entry.peer
+            && let Some(peer) = entry.peer()
         {
             self.turns.remove(peer.index(), slot);
         }
@@ -103,26 +106,28 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
     pub(super) fn failed(&mut self, slot: u32) {
         self.uncount(slot);
         self.stats.failed += 1;
-        if let Some(peer) = self.table.slot(slot).peer
+        if let Some(peer) = self.table.slot(slot).peer()
             && let Some(peer) = self.peers.entry_mut(peer)
         {
-            peer.failed = peer.failed.saturating_add(1);
+            peer.counts.failed = peer.counts.failed.saturating_add(1);
         }
     }
 
     /// It is none of the operations of its peer that succeed.
     pub(super) fn uncount(&mut self, slot: u32) {
         let entry = self.table.slot(slot);
-        if let Some(peer) = entry.peer
+        if let Some(peer) = entry.peer()
             && let Some(peer) = self.peers.entry_mut(peer)
         {
-            peer.uncount(entry.length);
+            peer.counts.uncount(entry.length);
         }
     }
 
     pub(super) fn landed(&self, slot: u32) -> u64 {
         let planned = self.plans.get(slot as usize);
-        planned.filter(|planned| planned.active).map_or(0, |planned| planned.landed)
+        planned
+            .filter(|planned| planned.active)
+            .map_or(0, |planned| planned.landed)
     }
 
     /// The device has nothing of this operation any more: memory and peer may go.
@@ -130,7 +135,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         let entry = self.table.slot_mut(slot);
         debug_assert_eq!(entry.pending, 0);
         let hold = std::mem::replace(&mut entry.hold, NONE);
-        let peer = entry.peer;
+        let peer = entry.peer();
         if hold != NONE {
             self.holds.give(hold);
         }
@@ -149,7 +154,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         let completion = Completion {
             operation,
             tag: entry.tag,
-            peer: entry.peer,
+            peer: entry.peer(),
             kind: entry.kind,
             bytes: failure.as_ref().map_or(entry.length, |cause| cause.bytes),
             result: match failure {

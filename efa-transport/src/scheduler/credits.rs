@@ -83,6 +83,13 @@ impl Credits {
         true
     }
 
+    /// Takes one credit of those that are [free](Self::free).
+    #[inline]
+    pub(crate) fn use_one(&mut self) {
+        debug_assert!(self.free > 0);
+        self.free -= 1;
+    }
+
     /// Gives credits back.
     #[inline]
     pub(crate) fn give(&mut self, count: u32) {

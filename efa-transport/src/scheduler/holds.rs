@@ -10,30 +10,28 @@ pub(crate) trait Memory: Clone {
     fn number(&self) -> u32;
 }
 
-#[derive(Debug)]
-struct Hold<M> {
-    count: u32,
-    memory: Option<M>,
-}
-
-/// The counts, by number.
+/// The counts, and what they keep, by number.
 #[derive(Debug)]
 pub(crate) struct Holds<M> {
-    holds: Vec<Hold<M>>,
+    counts: Vec<u32>,
+    memory: Vec<Option<M>>,
 }
 
 impl<M: Memory> Holds<M> {
     pub(crate) fn new() -> Self {
-        Self { holds: Vec::new() }
+        Self {
+            counts: Vec::new(),
+            memory: Vec::new(),
+        }
     }
 
     /// One more user of this memory. Returns its number, to be given back.
     #[inline]
     pub(crate) fn take(&mut self, memory: &M) -> u32 {
         let number = memory.number();
-        match self.holds.get_mut(number as usize) {
+        match self.counts.get_mut(number as usize) {
             // The clone is alive, so the number is still this memory's.
-            Some(hold) if hold.count != 0 => hold.count += 1,
+            Some(count) if *count != 0 => *count += 1,
             _ => self.begin(number, memory),
         }
         number
@@ -41,45 +39,42 @@ impl<M: Memory> Holds<M> {
 
     #[cold]
     fn begin(&mut self, number: u32, memory: &M) {
-        let needed = number as usize + 1;
-        if self.holds.len() < needed {
-            self.holds.resize_with(needed, || Hold {
-                count: 0,
-                memory: None,
-            });
+        let at = number as usize;
+        if self.counts.len() <= at {
+            self.counts.resize(at + 1, 0);
+            self.memory.resize_with(at + 1, || None);
         }
-        let hold = &mut self.holds[number as usize];
-        hold.count = 1;
-        hold.memory = Some(memory.clone());
+        self.counts[at] = 1;
+        self.memory[at] = Some(memory.clone());
     }
 
-    /// One user less.
+    /// One user less of the memory with this number; nothing where there is no such number.
     #[inline]
     pub(crate) fn give(&mut self, number: u32) {
-        if let Some(hold) = self.holds.get_mut(number as usize) {
-            debug_assert!(hold.count > 0, "given back twice");
-            hold.count -= 1;
-            if hold.count == 0 {
-                release(hold);
+        if let Some(count) = self.counts.get_mut(number as usize) {
+            debug_assert!(*count > 0, "given back twice");
+            *count -= 1;
+            if *count == 0 {
+                self.release(number);
             }
         }
     }
 
+    #[cold]
+    fn release(&mut self, number: u32) {
+        self.memory[number as usize] = None;
+    }
+
     /// The memory that a number stands for, while anyone uses it.
     pub(crate) fn memory(&self, number: u32) -> Option<&M> {
-        self.holds.get(number as usize)?.memory.as_ref()
+        self.memory.get(number as usize)?.as_ref()
     }
 
     /// Users of all memory together.
     #[cfg(test)]
     pub(crate) fn users(&self) -> u64 {
-        self.holds.iter().map(|hold| u64::from(hold.count)).sum()
+        self.counts.iter().map(|&count| u64::from(count)).sum()
     }
-}
-
-#[cold]
-fn release<M>(hold: &mut Hold<M>) {
-    hold.memory = None;
 }
 
 #[cfg(test)]

@@ -130,7 +130,9 @@ impl Immediates {
 
     /// Writes with this value that have landed and that nobody has waited for.
     pub(crate) fn count(&self, value: u32) -> u64 {
-        self.counters.get(&value).map_or(0, |counter| counter.landed)
+        self.counters
+            .get(&value)
+            .map_or(0, |counter| counter.landed)
     }
 
     /// Writes that could not be counted, since the last call.

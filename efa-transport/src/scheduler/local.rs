@@ -28,7 +28,11 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
     }
 
     /// Accepts an operation that waits until writes with this immediate value have landed.
-    pub(crate) fn begin_waiting(&mut self, immediate: u32, tag: u64) -> Result<OperationId, Refusal> {
+    pub(crate) fn begin_waiting(
+        &mut self,
+        immediate: u32,
+        tag: u64,
+    ) -> Result<OperationId, Refusal> {
         let slot = self
             .table
             .insert(Kind::AwaitImmediate, Status::Open, None, tag)
@@ -58,7 +62,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         let entry = self.table.slot(self.table.find(id)?);
         (entry.status() == Status::Open).then_some(Local {
             kind: entry.kind,
-            peer: entry.peer?,
+            peer: entry.peer()?,
             immediate: entry.immediate,
         })
     }
@@ -95,7 +99,10 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         let Some(slot) = self.table.find(id) else {
             return;
         };
-        if matches!(self.table.slot(slot).status(), Status::Parked | Status::Zombie) {
+        if matches!(
+            self.table.slot(slot).status(),
+            Status::Parked | Status::Zombie
+        ) {
             return;
         }
         if let Some(kind) = failure {

@@ -27,8 +27,8 @@ mod holds;
 pub(crate) mod immediates;
 mod local;
 mod operations;
-pub(crate) mod plan;
 mod plain;
+pub(crate) mod plan;
 pub(crate) mod receive_pool;
 mod turns;
 
@@ -37,7 +37,7 @@ pub(crate) use credits::Credits;
 pub(crate) use holds::Memory;
 pub(crate) use local::Local;
 pub(crate) use operations::{MOST_OPERATIONS, RECEIVE, slot_and_generation};
-pub(crate) use plain::Begin;
+pub(crate) use plain::{Begin, Begun};
 
 use chunks::Plan;
 use holds::Holds;
@@ -214,13 +214,16 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         self.table.audit();
         self.peers.audit();
         let slots = (0..self.table.len()).map(|at| self.table.slot(at));
-        let in_flight = |slot: &&operations::Slot| slot.is_in_flight() && slot.peer.is_some();
+        let in_flight = |slot: &&operations::Slot| slot.is_in_flight() && slot.peer().is_some();
         let count = slots.filter(in_flight).count() as u64;
         assert_eq!(count, self.peers.in_flight());
         let plain = (0..self.table.len()).map(|at| self.table.slot(at));
         let plain = plain.filter(|slot| slot.is_in_flight() && slot.hold != operations::NONE);
         let planned = self.plans.iter().filter(|planned| planned.active);
-        let held = plain.count() + planned.map(|planned| planned.plan.holds().count()).sum::<usize>();
+        let held = plain.count()
+            + planned
+                .map(|planned| planned.plan.holds().count())
+                .sum::<usize>();
         assert_eq!(held as u64, self.holds.users());
     }
 }
@@ -233,6 +236,8 @@ pub(crate) struct Unknown;
 impl<M: Memory, A: Reach> Scheduler<M, A> {
     /// The entry of a connected peer, or why there is none.
     pub(crate) fn peer(&self, id: PeerId) -> Result<&Peer<A>, Refusal> {
-        self.peers.get(id).ok_or_else(|| Refusal::Peer(self.peers.gone(id)))
+        self.peers
+            .get(id)
+            .ok_or_else(|| Refusal::Peer(self.peers.gone(id)))
     }
 }

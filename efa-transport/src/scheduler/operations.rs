@@ -59,6 +59,8 @@ pub(crate) fn request_index(wr_id: u64, position: u64) -> u64 {
 pub(crate) enum Status {
     /// Nobody's slot.
     Free,
+    /// Its only request is with the device, and nothing unusual is known of it.
+    Plain,
     /// All its requests are with the device and none has failed.
     Posted,
     /// It has requests to post, or waits for something else, and nothing has failed.
@@ -79,7 +81,8 @@ pub(crate) struct Slot {
     word: u64,
     pub(crate) tag: u64,
     pub(crate) length: u64,
-    pub(crate) peer: Option<PeerId>,
+    /// Or [`PeerId::NOBODY`].
+    peer: PeerId,
     pub(crate) failure: Option<Box<Cause>>,
     /// Requests with the device. A free slot says 1, what most operations begin with.
     pub(crate) pending: u32,
@@ -91,10 +94,17 @@ pub(crate) struct Slot {
     pub(crate) hold: u32,
     pub(crate) immediate: u32,
     pub(crate) kind: Kind,
+    /// [`Status::Plain`] in a free slot, too, which its word tells from a plain operation.
     status: Status,
 }
 
 impl Slot {
+    /// The peer, where the operation has one.
+    #[inline]
+    pub(crate) fn peer(&self) -> Option<PeerId> {
+        (self.peer != PeerId::NOBODY).then_some(self.peer)
+    }
+
     /// The word of the operation in this slot, or of the next one.
     #[inline]
     pub(crate) fn word(&self) -> u64 {
@@ -103,7 +113,10 @@ impl Slot {
 
     #[inline]
     pub(crate) fn status(&self) -> Status {
-        self.status
+        match self.status {
+            Status::Plain if self.word & UNUSUAL != 0 => Status::Free,
+            status => status,
+        }
     }
 
     /// It stands somewhere else now, and is plain no more. Only [`Table::release`] frees a slot.
@@ -115,13 +128,13 @@ impl Slot {
     /// The operation is over: its id names nothing any more. Wraps after 2^43 uses of one slot.
     fn end(&mut self) {
         self.word = (self.word | UNUSUAL).wrapping_add(1 << GENERATION);
-        self.status = Status::Free;
+        self.status = Status::Plain;
         self.pending = 1;
     }
 
     /// Whether the device may have requests of it now or later.
     pub(crate) fn is_in_flight(&self) -> bool {
-        match self.status {
+        match self.status() {
             Status::Free => false,
             Status::Parked => self.pending > 0,
             _ => true,
@@ -143,7 +156,7 @@ pub(crate) struct Plain {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) hold: u32,
-    pub(crate) peer: Option<PeerId>,
+    pub(crate) peer: PeerId,
     pub(crate) tag: u64,
     pub(crate) length: u64,
     pub(crate) kind: Kind,
@@ -207,7 +220,7 @@ impl Table {
             word: 1 << GENERATION | UNUSUAL | u64::from(slot),
             tag: 0,
             length: 0,
-            peer: None,
+            peer: PeerId::NOBODY,
             failure: None,
             pending: 1,
             link: if slot + 1 < end { slot + 1 } else { self.free },
@@ -215,7 +228,7 @@ impl Table {
             hold: NONE,
             immediate: 0,
             kind: Kind::Put,
-            status: Status::Free,
+            status: Status::Plain,
         }));
         self.free = first;
     }
@@ -229,24 +242,36 @@ impl Table {
         self.marked = self.free;
     }
 
-    /// Begins an operation whose only request is posted now, and returns its word.
+    /// Begins an operation whose only request is posted now, and returns its word. The caller counts it
+    /// by [`begun`](Self::begun).
     #[inline]
     pub(crate) fn begin(&mut self, plain: Plain) -> Option<u64> {
         let slot = self.slots.get_mut(self.free as usize)?;
         self.free = slot.link;
-        self.live += 1;
         slot.tag = plain.tag;
         slot.length = plain.length;
-        slot.peer = Some(plain.peer);
+        slot.peer = plain.peer;
         slot.hold = plain.hold;
         slot.kind = plain.kind;
-        slot.status = Status::Posted;
         let word = slot.word ^ UNUSUAL;
         slot.word = word;
         Some(word)
     }
 
-    /// Ends a plain operation that has succeeded. `None` for all others.
+    /// So many more operations live, which [`begin`](Self::begin) has begun.
+    #[inline]
+    pub(crate) fn begun(&mut self, count: u32) {
+        self.live += count;
+    }
+
+    /// So many operations live no more, which [`end_plain`](Self::end_plain) has ended.
+    #[inline]
+    pub(crate) fn ended(&mut self, count: u32) {
+        self.live -= count;
+    }
+
+    /// Ends a plain operation that has succeeded. `None` for all others. The caller counts it by
+    /// [`ended`](Self::ended).
     #[inline]
     pub(crate) fn end_plain(&mut self, wr_id: u64) -> Option<Ended> {
         let at = (wr_id & SLOT_MASK) as u32;
@@ -256,10 +281,8 @@ impl Table {
         }
         // As `Slot::end`, of one whose word and pending requests are known.
         slot.word = wr_id.wrapping_add(UNUSUAL + (1 << GENERATION));
-        slot.status = Status::Free;
         slot.link = self.free;
         self.free = at;
-        self.live -= 1;
         Some(Ended {
             hold: slot.hold,
             peer: slot.peer,
@@ -296,7 +319,8 @@ impl Table {
         self.free = slot.link;
         self.live += 1;
         slot.set_status(status);
-        (slot.kind, slot.peer, slot.tag) = (kind, peer, tag);
+        (slot.kind, slot.tag) = (kind, tag);
+        slot.peer = peer.unwrap_or(PeerId::NOBODY);
         (slot.pending, slot.length) = (0, 0);
         (slot.hold, slot.immediate) = (NONE, 0);
         Some(at)
@@ -306,7 +330,7 @@ impl Table {
     pub(crate) fn release(&mut self, at: u32) {
         let free = self.free;
         if let Some(slot) = self.slots.get_mut(at as usize) {
-            debug_assert!(slot.status != Status::Free && slot.failure.is_none());
+            debug_assert!(slot.status() != Status::Free && slot.failure.is_none());
             self.zombies -= u32::from(slot.status == Status::Zombie);
             slot.end();
             slot.link = free;
@@ -328,7 +352,7 @@ impl Table {
         let slot = self.slots.get(at as usize)?;
         // The bits above the key are the request's index.
         let same = (slot.word ^ wr_id) & KEY_MASK & !UNUSUAL == 0;
-        (same && slot.status != Status::Free && slot.pending > 0).then_some(at)
+        (same && slot.status() != Status::Free && slot.pending > 0).then_some(at)
     }
 
     /// The slot of a live operation.
@@ -337,7 +361,7 @@ impl Table {
         let at = (id.word & SLOT_MASK) as u32;
         let slot = self.slots.get(at as usize)?;
         let found = id.endpoint == self.endpoint && slot.word() == id.word;
-        (found && slot.status != Status::Free).then_some(at)
+        (found && slot.status() != Status::Free).then_some(at)
     }
 
     #[inline]
@@ -439,7 +463,7 @@ impl Table {
     /// Checks what must always be true.
     #[cfg(test)]
     pub(crate) fn audit(&self) {
-        let used = |slot: &&Slot| slot.status != Status::Free;
+        let used = |slot: &&Slot| slot.status() != Status::Free;
         assert_eq!(self.slots.iter().filter(used).count() as u32, self.live);
         let zombies = |slot: &&Slot| slot.status == Status::Zombie;
         let zombies = self.slots.iter().filter(zombies).count() as u32;
@@ -447,7 +471,7 @@ impl Table {
         let mut free = std::collections::HashSet::new();
         let mut at = self.free;
         while let Some(slot) = self.slots.get(at as usize) {
-            assert!(slot.status == Status::Free && slot.pending == 1 && slot.word & UNUSUAL != 0);
+            assert!(slot.status() == Status::Free && slot.pending == 1);
             assert!(free.insert(at), "a slot is free twice");
             at = slot.link;
         }
@@ -462,7 +486,7 @@ impl Ended {
         Completion {
             operation,
             tag: self.tag,
-            peer: self.peer,
+            peer: Some(self.peer),
             kind: self.kind,
             bytes: self.length,
             result: Ok(()),
@@ -517,9 +541,11 @@ mod tests {
         table.mark(2);
         let first = table.begin(plain(1)).unwrap();
         let second = table.begin(plain(2)).unwrap();
+        table.begun(2);
         let at = table.find(table.id_of(second)).unwrap();
         table.slot_mut(at).set_status(Status::Failed);
         assert_eq!(table.end_plain(first).unwrap().tag, 1);
+        table.ended(1);
         assert!(table.end_plain(first).is_none());
         assert!(table.end_plain(second).is_none());
         assert_eq!(table.awaited(second), Some(at));
@@ -565,7 +591,10 @@ mod tests {
                 if what == 0 {
                     table.mark(1);
                     match table.begin(plain(tag)) {
-                        Some(word) => live.push((table.id_of(word), tag)),
+                        Some(word) => {
+                            table.begun(1);
+                            live.push((table.id_of(word), tag));
+                        }
                         None => prop_assert_eq!(live.len(), 16),
                     }
                 } else if what == 1 || live.is_empty() {
@@ -576,7 +605,10 @@ mod tests {
                 } else {
                     let (id, tag) = live.swap_remove(which.index(live.len()));
                     match table.end_plain(id.word) {
-                        Some(ended) => prop_assert_eq!(ended.tag, tag),
+                        Some(ended) => {
+                            table.ended(1);
+                            prop_assert_eq!(ended.tag, tag);
+                        }
                         None => {
                             let at = table.find(id).unwrap();
                             table.release(at);

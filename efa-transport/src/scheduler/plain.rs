@@ -1,9 +1,10 @@
 //! Operations of one request, which go into the open batch at once.
 
-use super::operations::{NONE, Plain};
+use super::operations::{NONE, Plain, Status};
 use super::{Memory, Refusal, Scheduler};
+use crate::address::EndpointAddress;
 use crate::operation::{Completion, Kind, OperationId};
-use crate::peers::{Peer, PeerId, Reach};
+use crate::peers::{PeerId, Reach};
 
 /// What begins.
 #[derive(Debug)]
@@ -16,6 +17,14 @@ pub(crate) struct Begin<'a, M> {
     pub(crate) tag: u64,
 }
 
+/// What has begun: its only request has the operation's word for an id.
+#[derive(Debug)]
+pub(crate) struct Begun<'a, A> {
+    pub(crate) operation: OperationId,
+    pub(crate) address: EndpointAddress,
+    pub(crate) handle: &'a A,
+}
+
 impl<M: Memory, A: Reach> Scheduler<M, A> {
     /// A batch begins.
     #[inline]
@@ -23,12 +32,12 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         self.table.mark(self.credits.free());
     }
 
-    /// Accepts an operation, which the caller posts in the open batch as the request with the returned
-    /// id to the returned peer. Where it returns `None`, [`refusal`](Self::refusal) tells why.
+    /// Accepts an operation, which the caller posts in the open batch. Where it returns `None`,
+    /// [`refusal`](Self::refusal) tells why.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, begin: Begin<'_, M>) -> Option<(OperationId, &Peer<A>)> {
-        let peer = self.peers.get_mut(begin.peer)?;
-        if peer.is_local() || self.credits.free() == 0 {
+    pub(crate) fn begin(&mut self, begin: Begin<'_, M>) -> Option<Begun<'_, A>> {
+        let (counts, address, handle) = self.peers.reach(begin.peer)?;
+        if self.credits.free() == 0 {
             return None;
         }
         let word = self.table.begin(Plain {
@@ -39,12 +48,16 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
             hold: begin.memory.map_or(NONE, Memory::number),
         })?;
         // Nothing fails from here on.
-        self.credits.take();
-        peer.count(begin.length);
+        self.credits.use_one();
+        counts.count(begin.length);
         if let Some(memory) = begin.memory {
             self.holds.take(memory);
         }
-        Some((self.table.id_of(word), peer))
+        Some(Begun {
+            operation: self.table.id_of(word),
+            address,
+            handle,
+        })
     }
 
     /// Why [`begin`](Self::begin) accepts nothing now from this peer, but for one that transfers are
@@ -61,7 +74,14 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         Refusal::TableFull
     }
 
-    /// The batch was posted, with so many requests.
+    /// The batch was posted, with so many requests of as many operations.
+    #[inline]
+    pub(crate) fn batch_posted(&mut self, count: u32) {
+        self.table.begun(count);
+        self.posted(count);
+    }
+
+    /// So many requests were posted, with one doorbell.
     #[inline]
     pub(crate) fn posted(&mut self, count: u32) {
         self.stats.requests += u64::from(count);
@@ -71,10 +91,14 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
     /// Takes back all operations that began in this batch.
     #[cold]
     pub(crate) fn undo(&mut self) {
-        for slot in self.table.since_mark() {
-            let it = self.table.slot_mut(slot);
-            self.credits.give(it.pending);
-            it.pending = 0;
+        let begun = self.table.since_mark();
+        let plain = |&&slot: &&u32| self.table.slot(slot).status() == Status::Plain;
+        let plain = begun.iter().filter(plain).count() as u32;
+        self.table.begun(plain);
+        for slot in begun {
+            let entry = self.table.slot_mut(slot);
+            self.credits.give(entry.pending);
+            entry.pending = 0;
             self.uncount(slot);
             self.device_done(slot);
             self.table.release(slot);
@@ -83,18 +107,22 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
     }
 
     /// Takes the end of a request that succeeded, and is all of an operation of which nothing unusual is
-    /// known. All others are for [`complete`](Self::complete).
+    /// known. All others are for [`complete`](Self::complete). The caller counts it by
+    /// [`ended`](Self::ended).
     #[inline(always)]
     pub(crate) fn end(&mut self, wr_id: u64) -> Option<Completion> {
         let ended = self.table.end_plain(wr_id)?;
-        self.credits.give(1);
-        if ended.hold != NONE {
-            self.holds.give(ended.hold);
-        }
-        if let Some(peer) = ended.peer {
-            self.peers.ended(peer);
-        }
+        self.holds.give(ended.hold);
+        self.peers.ended(ended.peer);
         let operation = self.table.id_of(wr_id);
         Some(ended.completion(operation))
+    }
+
+    /// So many operations were ended by [`end`](Self::end).
+    #[inline]
+    pub(crate) fn ended(&mut self, count: u32) {
+        self.table.ended(count);
+        self.credits.give(count);
+        self.peers.sweep();
     }
 }

@@ -85,7 +85,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         let entry = self.table.slot_mut(slot);
         (entry.length, entry.immediate) = (length, what.immediate);
         if let Some(peer) = self.peers.entry_mut(what.peer) {
-            peer.count(length);
+            peer.counts.count(length);
         }
         Ok(slot)
     }
@@ -134,7 +134,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         let entry = self.table.slot_mut(slot);
         let planned = &mut self.plans[slot as usize];
         let from = planned.plan.position();
-        let Some(name) = entry.peer else {
+        let Some(name) = entry.peer() else {
             return 0;
         };
         let Some(peer) = self.peers.entry(name) else {
@@ -219,7 +219,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
             planned.plan.rewind(turn.from);
             planned.held = false;
             entry.set_status(Status::Open);
-            if let Some(peer) = entry.peer {
+            if let Some(peer) = entry.peer() {
                 self.turns.remove(peer.index(), turn.slot);
                 self.turns.push_front(turn.class, peer.index(), turn.slot);
             }

@@ -5,7 +5,8 @@
 
 use anyhow::{Context, Result, ensure};
 use efa_transport::{
-    Completion, Config, Domain, Endpoint, EndpointAddress, Error, Loopback, PeerId, Put as PutOperation, ReceivePool, Region, RemoteRegion,
+    Completion, Config, Domain, Endpoint, EndpointAddress, Error, Loopback, PeerId,
+    Put as PutOperation, ReceivePool, Region, RemoteRegion,
 };
 use efa_verbs::{
     Access, Buffer, DEFAULT_QUEUE_KEY, DataPath, Destination, MemoryRegion, Operations, QueuePair,
