@@ -1,9 +1,10 @@
 //! Registered memory: what can be registered, for how long, and what is said where it can't.
 
-use anyhow::{Result, bail, ensure};
-use efa_tests::{alone, run, under};
+use anyhow::{Context as _, Result, bail, ensure};
+use efa_tests::{Pair, alone, done, refused as failed, run, under};
 use efa_transport::registration::RegistrationCache;
-use efa_transport::{Access, Buffer, CallerMemory, Domain, Error, Region};
+use efa_transport::{Access, Buffer, CallerMemory, Config, Domain, Error, Region};
+use efa_verbs::Capabilities;
 
 const PAGE: u64 = 4096;
 
@@ -94,7 +95,7 @@ fn each_live_region_has_a_number_of_its_own_that_is_given_again() {
         ensure!(!a.is_idle() && b.is_idle());
         drop(a);
         ensure!(number(&region()?) == "2");
-        ensure!(clone.is_idle() && clone.into_buffer().is_ok());
+        ensure!(clone.is_idle() && clone.deregister().is_ok());
         ensure!(number(&region()?) == "0");
         Ok(())
     });
@@ -197,6 +198,116 @@ fn memory_of_another_domain_is_refused() {
         ensure!(matches!(foreign, Err(Error::ForeignRegion)), "{foreign:?}");
         let cache = RegistrationCache::new(&one, caller(&other));
         ensure!(matches!(cache, Err(Error::ForeignRegion)), "{cache:?}");
+        Ok(())
+    });
+}
+
+// ---- memory that is for reading only ----------------------------------------------------------
+
+#[test]
+fn read_only_memory_is_sent_and_read_by_peers_and_never_written() {
+    run(|t| {
+        t.need(Capabilities::RDMA_READ)?;
+        t.need(Capabilities::RDMA_WRITE)?;
+        let mut pair = Pair::new(t, Config::default())?;
+        let at = pages(2, libc::PROT_READ)?;
+        let local = |access| {
+            pair.domain
+                .register_at(&caller(&pair.domain), at, PAGE, access)
+        };
+        let (source, lent) = (local(Access::LOCAL_READ)?, local(Access::REMOTE_READ)?);
+        ensure!(matches!(
+            local(Access::REMOTE_WRITE),
+            Err(Error::Register { .. })
+        ));
+        for region in [&source, &lent] {
+            let copied = region.copy_in(0, b"x");
+            ensure!(copied.is_err(), "{copied:?}");
+            ensure!(region.to_vec(..8)? == [0; 8]);
+            let again = region.register_again(Access::LOCAL);
+            ensure!(again.is_err(), "{again:?}");
+        }
+        let target = pair.region(&[7; PAGE as usize])?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        done(&mut pair.a, put)?;
+        ensure!(target.to_vec(..)? == [0; PAGE as usize]);
+        target.copy_in(0, &[7; PAGE as usize])?;
+        let get = pair.a.get(pair.ab, &target, lent.remote()?, 0)?;
+        done(&mut pair.a, get)?;
+        ensure!(target.to_vec(..)? == [0; PAGE as usize]);
+        let into = pair.a.get(pair.ab, &lent, target.remote()?, 0);
+        ensure!(matches!(into, Err(Error::ReadOnlyRegion)), "{into:?}");
+        Ok(())
+    });
+}
+
+// ---- when memory is out of use ----------------------------------------------------------------
+
+#[test]
+fn memory_is_told_to_be_out_of_use_after_a_cancel_and_after_the_endpoint_is_gone() {
+    under("max-rdma-size=4096 faults=timeout=1s").run(|t| {
+        let mut pair = Pair::new(t, Config::default())?;
+        let at = pages(2, READ_WRITE)?;
+        let register = || {
+            let memory = caller(&pair.domain);
+            pair.domain
+                .register_at(&memory, at, 2 * PAGE, Access::LOCAL)
+        };
+        let (mut first, mut second) = (register()?, register()?);
+        let target = pair.region(&[0; 2 * PAGE as usize])?;
+        pair.works(&[1; 100])?;
+
+        // Nothing arrives, so the requests stay with the device.
+        t.set_faults("timeout=1s,cut=both")?;
+        let put = pair.a.put(pair.ab, &first, target.remote()?, 0)?;
+        ensure!(pair.a.cancel(put));
+        ensure!(pair.a.wait(put, None)?.result.is_err());
+        ensure!(!first.is_idle(), "the device still has the requests");
+        let mut polls = 0;
+        while let Err(used) = first.deregister() {
+            first = used;
+            pair.a.poll(&mut Vec::new())?;
+            polls += 1;
+        }
+        ensure!(polls > 0);
+
+        t.set_faults("timeout=60s,cut=both")?;
+        pair.a.put(pair.ab, &second, target.remote()?, 0)?;
+        second = second.deregister().err().context("it is in use")?;
+        drop(pair);
+        ensure!(second.is_idle() && second.deregister().is_ok());
+        Ok(())
+    });
+}
+
+#[test]
+fn access_of_peers_is_ended_while_transfers_of_the_same_memory_run() {
+    under("profile=p5 max-rdma-size=4096 faults=timeout=1s").run(|t| {
+        let mut pair = Pair::new(t, Config::default())?;
+        let ours = pair.region(&[3; 100_000])?;
+        let target = pair.region(&[0; 100_000])?;
+        let lent = ours.register_again(Access::REMOTE_READ)?;
+        ensure!(lent.remote()?.rkey() != ours.rkey() && lent.addr() == ours.addr());
+        let descriptor = lent.remote()?;
+        let get = pair.b.get(pair.ba, &target, descriptor, 0)?;
+        done(&mut pair.b, get)?;
+        ensure!(target.to_vec(..)? == [3; 100_000]);
+
+        // The transfer's requests are with the device and can't end.
+        t.set_faults("timeout=60s,cut=both")?;
+        let put = pair.a.put(pair.ab, &ours, target.remote()?, 0)?;
+        ensure!(ours.clone().deregister().is_err());
+        ensure!(lent.deregister().is_ok(), "the transfer uses it");
+        t.set_faults("timeout=60s")?;
+        done(&mut pair.a, put)?;
+        target.copy_in(0, &[9; 100_000])?;
+        let get = pair.b.get(pair.ba, &target, descriptor, 0)?;
+        ensure!(failed(&mut pair.b, get)? == 7);
+        ensure!(target.to_vec(..)? == [9; 100_000], "bytes were read");
+        let Some(mut buffer) = ours.deregister().ok().flatten() else {
+            bail!("something keeps the region");
+        };
+        buffer[0] = 4;
         Ok(())
     });
 }
