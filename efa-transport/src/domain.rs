@@ -163,7 +163,7 @@ impl Domain {
         lock(&self.0.handles.0).len()
     }
 
-    /// Registers a buffer, which the region owns until [`Region::into_buffer`] or its end.
+    /// Registers a buffer, which the region owns until [`Region::deregister`] or its end.
     ///
     /// # Errors
     /// The device lacks what `access` asks for, or the kernel refuses: ENOMEM usually means the
@@ -182,7 +182,7 @@ impl Domain {
     fn register_buffer(&self, buffer: Buffer, access: Access, listed: bool) -> Result<Region> {
         let length = buffer.len() as u64;
         let region = self.0.pd.register(buffer, access);
-        let region = region.map_err(|error| refused(None, length, access, error))?;
+        let region = region.map_err(|error| Error::register(None, length, access, error))?;
         Ok(self.0.regions.add(region, listed))
     }
 
@@ -221,7 +221,7 @@ impl Domain {
             return Err(Error::ForeignRegion);
         }
         let region = memory.register(addr, length, access);
-        let region = region.map_err(|error| refused(Some(addr), length, access, error))?;
+        let region = region.map_err(|error| Error::register(Some(addr), length, access, error))?;
         Ok(self.0.regions.add(region, true))
     }
 
@@ -285,20 +285,6 @@ impl Domain {
     /// The region of this process with this rkey.
     pub(crate) fn find_region(&self, rkey: u32) -> Option<Region> {
         self.0.regions.find(rkey)
-    }
-}
-
-/// The error of a registration. What was asked for is needed for the explanation of a failed verb; other
-/// errors say it themselves.
-fn refused(addr: Option<u64>, length: u64, access: Access, source: efa_verbs::Error) -> Error {
-    match source {
-        source @ efa_verbs::Error::Verb(_) => Error::Register {
-            addr,
-            length,
-            access,
-            source,
-        },
-        other => other.into(),
     }
 }
 

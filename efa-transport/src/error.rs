@@ -231,6 +231,25 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of a registration. What was asked for is needed to explain a failed verb; other errors
+    /// say it themselves.
+    pub(crate) fn register(
+        addr: Option<u64>,
+        length: u64,
+        access: efa_verbs::Access,
+        source: efa_verbs::Error,
+    ) -> Self {
+        match source {
+            source @ efa_verbs::Error::Verb(_) => Self::Register {
+                addr,
+                length,
+                access,
+                source,
+            },
+            other => other.into(),
+        }
+    }
+
     /// Whether the same call may succeed later, once completions have been polled.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Full(_) | Error::TimedOut(_))

@@ -19,7 +19,7 @@ use crate::remote::RemoteRegion;
 /// clone until the device is done with it, so dropping a region at any time is harmless. Its
 /// bytes are never handed out as a slice, because the device, or a peer, may write them at
 /// any moment: copy them in and out, or take the whole buffer back with
-/// [`into_buffer`](Self::into_buffer) once nothing uses the region.
+/// [`deregister`](Self::deregister) once nothing uses the region.
 ///
 /// ```no_run
 /// use efa_transport::{Access, Buffer, Domain};
@@ -32,6 +32,44 @@ use crate::remote::RemoteRegion;
 /// assert_eq!(half.len(), 2048);
 /// # let _ = descriptor;
 /// # Ok::<(), efa_transport::Error>(())
+/// ```
+///
+/// # When the memory is out of use
+///
+/// An operation that was cancelled, or whose deadline has passed, may still have requests at the device;
+/// the endpoint holds the region until it has polled their completions, or has destroyed its queue pair.
+/// Memory that the program [keeps](crate::Domain::register_at) must not be unmapped before
+/// [`deregister`](Self::deregister) has returned `Ok`. Where an endpoint is dropped, its regions are free
+/// when the drop returns, unless the kernel could not destroy the queue pair: then they stay held.
+///
+/// ```no_run
+/// # fn unmap(addr: u64) {}
+/// # fn f(endpoint: &mut efa_transport::Endpoint, mut region: efa_transport::Region)
+/// # -> efa_transport::Result<()> {
+/// let addr = region.addr();
+/// while let Err(used) = region.deregister() {
+///     region = used;
+///     endpoint.poll(&mut Vec::new())?;
+/// }
+/// unmap(addr);
+/// # Ok(()) }
+/// ```
+///
+/// # Ending the access of peers
+///
+/// An rkey ends with its registration, which this process's own transfers need. So give peers the rkey of
+/// a second registration of the same memory, and deregister that one. Requests that name its rkey from then
+/// on fail at the peer with vendor status 7 (BAD_ADDRESS), and none of them reads or writes a byte. A second
+/// registration takes as much room in the device as the first.
+///
+/// ```no_run
+/// # fn f(region: efa_transport::Region) -> efa_transport::Result<()> {
+/// let lent = region.register_again(efa_transport::Access::REMOTE_READ)?;
+/// let descriptor = lent.remote()?; // tell this to a peer
+/// // Later, while transfers with `region` run:
+/// assert!(lent.deregister().is_ok());
+/// # let _ = descriptor;
+/// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct Region(Arc<RegionInner>);
@@ -262,12 +300,25 @@ impl Region {
         Ok(bytes)
     }
 
-    /// Deregisters the region and returns its buffer, if nothing else uses it: no clone, and no
-    /// operation whose requests the device may still hold.
+    /// Registers the same memory a second time, with keys and access of its own. The new region keeps
+    /// this one.
     ///
     /// # Errors
-    /// The region itself.
-    pub fn into_buffer(self) -> std::result::Result<Buffer, Self> {
+    /// As for [`Domain::register`](crate::Domain::register). Memory that the program keeps allows no
+    /// access beyond that of this region, and a dmabuf is registered again from its descriptor only.
+    pub fn register_again(&self, access: Access) -> Result<Region> {
+        let memory = self.0.memory.register_again(access);
+        let refused = |source| Error::register(Some(self.addr()), self.len(), access, source);
+        Ok(self.0.regions.add(memory.map_err(refused)?, true))
+    }
+
+    /// Deregisters the region, if nothing else uses it: no clone, and no operation whose requests the
+    /// device may still hold. Returns the buffer if the region owned one. From then on no device and no
+    /// peer reads or writes the memory through this region.
+    ///
+    /// # Errors
+    /// The region, as long as something uses it. The kernel's refusal is logged and ends the same.
+    pub fn deregister(self) -> Result<Option<Buffer>, Self> {
         let inner = Arc::try_unwrap(self.0).map_err(Self)?;
         let (memory, listed) = (inner.memory.clone(), inner.listed);
         let regions = Arc::clone(&inner.regions);

@@ -104,6 +104,8 @@ enum Memory {
     Owned(Buffer),
     /// The caller's.
     Raw(NonNull<u8>),
+    /// That of another region, which stays registered for as long.
+    Shared(MemoryRegion),
     /// Not addressable by the CPU, as far as this crate knows.
     DmaBuf,
 }
@@ -355,6 +357,7 @@ impl MemoryRegion {
         match &*self.0.memory {
             Memory::Owned(buffer) => buffer.base().as_ptr(),
             Memory::Raw(ptr) => ptr.as_ptr(),
+            Memory::Shared(region) => region.as_ptr(),
             Memory::DmaBuf => ptr::null_mut(),
         }
     }
@@ -380,14 +383,16 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] when they do not fit, for a dmabuf, and for a region of the
-    /// caller's memory that was registered with [`Access::LOCAL_READ`].
+    /// [`Error::InvalidArgument`] when they do not fit, for a dmabuf, and for memory of the caller's
+    /// that was registered without [`Access::LOCAL`].
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.check_range(offset, bytes.len())?;
-        if self.0.access == Access::LOCAL_READ && matches!(*self.0.memory, Memory::Raw(_)) {
+        if !self.is_mapped_writable() {
             return Err(Error::InvalidArgument {
                 what: "region",
-                reason: "it was registered for reading only".into(),
+                reason:
+                    "its memory was registered without Access::LOCAL, and so need not be writable"
+                        .into(),
             });
         }
         let target = self.cpu_ptr()?;
@@ -420,17 +425,44 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Deregisters and returns the buffer, if this is the last handle and the memory was owned.
-    ///
-    /// From then on no device writes the bytes, so they can be looked at as a slice again.
+    /// Registers the same memory a second time, with keys and access of its own. The memory stays with
+    /// this region, which is kept until the new one is gone.
     ///
     /// # Errors
     ///
-    /// The region itself, unchanged, while other clones exist or if the memory is not owned.
-    pub fn deregister(self) -> std::result::Result<Buffer, Self> {
-        if !matches!(*self.0.memory, Memory::Owned(_)) {
-            return Err(self);
+    /// As for [`ProtectionDomain::register`]. [`Error::InvalidArgument`] for a dmabuf, and for memory of
+    /// the caller's where `access` goes beyond that of this region, for which alone there is a promise.
+    pub fn register_again(&self, access: Access) -> Result<Self> {
+        if !self.is_owned() && !self.0.access.contains(access) {
+            return Err(Error::InvalidArgument {
+                what: "access",
+                reason: "it goes beyond that for which the caller's memory was registered".into(),
+            });
         }
+        let Some(ptr) = NonNull::new(self.cpu_ptr()?) else {
+            return Err(self.out_of_range(0, self.0.len));
+        };
+        // SAFETY: the bytes are mapped for as long as this region lives, of which the new one has a
+        // handle.
+        let mr = unsafe { reg_mr(&self.0.domain, ptr, self.0.len, access) }?;
+        Ok(Self::new(
+            self.0.domain.clone(),
+            mr,
+            self.0.iova,
+            self.0.len,
+            access,
+            Memory::Shared(self.clone()),
+        ))
+    }
+
+    /// Deregisters the region, if this is the last handle, and returns the buffer if it owned one.
+    ///
+    /// From then on no device reads or writes the bytes.
+    ///
+    /// # Errors
+    ///
+    /// The region itself, while other clones exist, or if the kernel refuses.
+    pub fn deregister(self) -> std::result::Result<Option<Buffer>, Self> {
         let inner = Arc::try_unwrap(self.0).map_err(Self)?;
         if let Err(error) = inner.deregister() {
             tracing::error!(%error, "ibv_dereg_mr failed");
@@ -446,10 +478,30 @@ impl MemoryRegion {
             )
         };
         drop(domain);
-        match memory {
-            Memory::Owned(buffer) => Ok(buffer),
-            // Ruled out above.
-            Memory::Raw(_) | Memory::DmaBuf => Ok(Buffer::from(Vec::new())),
+        Ok(match memory {
+            Memory::Owned(buffer) => Some(buffer),
+            Memory::Raw(_) | Memory::Shared(_) | Memory::DmaBuf => None,
+        })
+    }
+
+    /// Whether a buffer of this crate's is beneath, which nothing but regions can reach.
+    fn is_owned(&self) -> bool {
+        match &*self.0.memory {
+            Memory::Owned(_) => true,
+            Memory::Shared(region) => region.is_owned(),
+            Memory::Raw(_) | Memory::DmaBuf => false,
+        }
+    }
+
+    /// Whether the CPU can write the bytes: memory of the caller's need not be writable unless its
+    /// registration demanded it.
+    fn is_mapped_writable(&self) -> bool {
+        match &*self.0.memory {
+            Memory::Owned(_) => true,
+            Memory::Shared(region) => region.is_mapped_writable(),
+            Memory::Raw(_) => self.0.access.contains(Access::LOCAL),
+            // Refused for another reason.
+            Memory::DmaBuf => true,
         }
     }
 
@@ -476,6 +528,7 @@ impl MemoryRegion {
     fn copies(&self) -> &RwLock<()> {
         match *self.0.memory {
             Memory::Raw(_) => &RAW_COPIES,
+            Memory::Shared(ref region) => region.copies(),
             Memory::Owned(_) | Memory::DmaBuf => &self.0.copies,
         }
     }

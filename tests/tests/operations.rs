@@ -304,7 +304,7 @@ fn short_operations_share_a_lane_and_each_is_told_of_once() {
                 "{stats:?}"
             );
             // Nothing of them is left that would keep the memory.
-            ensure!(first.into_buffer().is_ok() && second.into_buffer().is_ok());
+            ensure!(first.deregister().is_ok() && second.deregister().is_ok());
             Ok(())
         });
     }
@@ -372,7 +372,7 @@ fn runs_and_single_requests_share_a_session() {
                 .poll_each(|done| assert!(done.result.is_ok(), "{done:?}"))?;
             ensure!(back.to_vec(..all)? == bytes[..all as usize]);
             for region in [first, second, back] {
-                ensure!(region.into_buffer().is_ok(), "something keeps the region");
+                ensure!(region.deregister().is_ok(), "something keeps the region");
             }
             Ok(())
         });
@@ -428,7 +428,7 @@ fn failures_among_operations_that_share_lanes_are_told_as_often_as_they_are_coun
                 ensure!(told.len() as u64 == count && pair.a.free_depth() == pair.a.depth());
             }
             ensure!(pair.a.operations() == 0);
-            ensure!(first.into_buffer().is_ok() && second.into_buffer().is_ok());
+            ensure!(first.deregister().is_ok() && second.deregister().is_ok());
             Ok(())
         });
     }
@@ -470,7 +470,7 @@ fn a_panic_while_completions_are_taken_loses_none_of_the_others() {
             }
             ensure!(panicked && pair.a.operations() == 0);
             ensure!(pair.a.free_depth() == pair.a.depth());
-            ensure!(pair.a.stats().operations == 8 && source.into_buffer().is_ok());
+            ensure!(pair.a.stats().operations == 8 && source.deregister().is_ok());
             Ok(())
         });
     }

@@ -161,16 +161,17 @@ impl RegistrationCache {
             }
         };
         if len <= self.max_bytes {
-            while self.table.len() >= self.max_entries || self.table.bytes() > self.max_bytes - len
-            {
+            for id in self.table.take_inside(&(addr..end), access.bits()) {
+                self.regions.try_remove(id);
+            }
+            let room = self.max_bytes - len;
+            while self.table.len() >= self.max_entries || self.table.bytes() > room {
                 if !self.evict(|_| true) {
                     break;
                 }
             }
             let id = self.regions.insert(region.clone());
-            for id in self.table.insert(addr..end, access.bits(), id) {
-                self.regions.try_remove(id);
-            }
+            self.table.insert(addr..end, access.bits(), id);
         }
         Ok(cached(region, 0))
     }

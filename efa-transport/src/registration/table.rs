@@ -47,12 +47,17 @@ impl Table {
         None
     }
 
-    /// Adds a registration that [`find`](Self::find) found none for. Returns those that it makes
-    /// superfluous: inside of its range, with no other access than its.
-    pub(super) fn insert(&mut self, range: Range<u64>, access: u32, id: usize) -> Vec<usize> {
-        let superfluous = self.take(|allowed, start, entry| {
+    /// Removes those that a registration of this range would make superfluous: inside of it, with no
+    /// other access than its.
+    pub(super) fn take_inside(&mut self, range: &Range<u64>, access: u32) -> Vec<usize> {
+        self.take(|allowed, start, entry| {
             allowed & access == allowed && range.start <= start && entry.end <= range.end
-        });
+        })
+    }
+
+    /// Adds a registration that [`find`](Self::find) found none for and that has none
+    /// [inside](Self::take_inside).
+    pub(super) fn insert(&mut self, range: Range<u64>, access: u32, id: usize) {
         let entry = Entry {
             end: range.end,
             id,
@@ -62,7 +67,6 @@ impl Table {
         entries.insert(range.start, entry);
         self.entries += 1;
         self.bytes += range.end - range.start;
-        superfluous
     }
 
     /// Removes those with any byte of the range.
@@ -120,8 +124,8 @@ mod tests {
         table.insert(100..110, 1, 0);
         table.insert(120..130, 3, 1);
         table.insert(135..145, 1, 2);
-        assert_eq!(table.insert(90..140, 1, 3), [0]);
-        assert_eq!((table.len(), table.bytes()), (3, 70));
+        assert_eq!(table.take_inside(&(90..140), 1), [0]);
+        assert_eq!((table.len(), table.bytes()), (2, 20));
     }
 
     #[test]
@@ -178,7 +182,8 @@ mod tests {
                             }
                             None => {
                                 prop_assert_eq!(list.iter().find(serves), None);
-                                let gone = table.insert(range.clone(), access, id);
+                                let gone = table.take_inside(&range, access);
+                                table.insert(range.clone(), access, id);
                                 list.push((range, access, id));
                                 gone
                             }
