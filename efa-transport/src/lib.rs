@@ -67,7 +67,7 @@ pub use domain::Domain;
 pub use efa_verbs::{
     Access, Buffer, CompletionChannel, DataPath, Device, DeviceAttributes, Pages, QpState, devices,
 };
-pub use endpoint::{Closed, Endpoint};
+pub use endpoint::{Closed, Endpoint, connect_over};
 pub use error::{Blocked, Error, ReceiveError, Result};
 pub use failure::{Failure, FailureKind};
 pub use hex::HexError;

@@ -3,6 +3,7 @@
 mod inquire;
 mod life;
 mod local;
+mod meet;
 mod receive;
 mod store;
 mod transfer;
@@ -29,6 +30,7 @@ use crate::session::{Core, GrantTable, Rules, Session};
 use crate::stats::{PeerStats, Stats};
 
 pub use life::Closed;
+pub use meet::connect_over;
 
 /// PCI device id of the p4d generation, which drops traffic of a device to itself.
 const P4D: u32 = 0xefa1;
