@@ -2,7 +2,7 @@
 //! was. (`errors.rs` has those that concern a connection.)
 
 use anyhow::{Result, bail, ensure};
-use efa_tests::{Pair, Test, done, ended, introduce, region, run, under};
+use efa_tests::{Pair, Test, done, ended, run, under};
 use efa_transport::diagnosis::Diagnosis;
 use efa_transport::{
     Blocked, Config, Domain, Endpoint, EndpointAddress, Error, FailureKind, Gid, ReceiveError,
@@ -136,14 +136,9 @@ fn message_buffers_in_use_and_full_receive_queues_are_back_pressure() {
 }
 
 #[test]
-fn a_session_is_refused_what_only_a_copy_or_a_grant_could_do() {
+fn a_session_is_refused_what_only_a_copy_could_do() {
     under("profile=p5en").run(|t| {
-        let config = Config {
-            immediate_room: 2,
-            immediate_grant: 1,
-            ..Config::default()
-        };
-        let mut pair = Pair::introduced(&t.domain()?, config)?;
+        let mut pair = Pair::introduced(&t.domain()?, Config::default())?;
         let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
         let remote = target.remote()?;
         let own = pair.a.connect(pair.a.address())?;
@@ -154,51 +149,8 @@ fn a_session_is_refused_what_only_a_copy_or_a_grant_could_do() {
             matches!(refused, Err(Error::LocalPeer(peer)) if peer == own),
             "{refused:?}"
         );
-        // The first one asks for the grant, the next has none left.
-        let ab = pair.ab;
-        let put = pair.a.put_with_immediate(ab, &source, remote, 1, 0)?;
-        done(&mut pair.a, put)?;
-        let blocked = pair.a.post(|session| {
-            session.write(ab, &source, remote, 7)?;
-            session.write_with_immediate(ab, &source, remote, 1, 0)?;
-            session
-                .write_with_immediate(ab, &source, remote, 1, 0)
-                .map(drop)
-        });
-        ensure!(
-            matches!(blocked, Err(Error::WouldBlock(Blocked::Grant))),
-            "{blocked:?}"
-        );
         ensure!(pair.a.operations() == 0, "something was posted");
         pair.works(&[3; 100])
-    });
-}
-
-#[test]
-fn sides_that_differ_are_told_apart_by_the_handshake_before_anything_is_posted() {
-    under("profile=p5en").run(|t| {
-        let domain = t.domain()?;
-        let with = |unsolicited| Config {
-            unsolicited: Some(unsolicited),
-            ..Config::default()
-        };
-        let mut a = Endpoint::new(&domain, with(true))?;
-        let mut b = Endpoint::new(&domain, with(false))?;
-        let (ab, ba) = introduce(&mut a, &mut b)?;
-        let (source, target) = (region(&domain, &[1; 8])?, region(&domain, &[0; 8])?);
-        let remote = target.remote()?;
-        for (endpoint, peer, has) in [(&mut a, ab, true), (&mut b, ba, false)] {
-            match endpoint.put_with_immediate(peer, &source, remote, 1, 0) {
-                Err(Error::FeatureMismatch { ours, theirs }) => {
-                    ensure!((ours, theirs) == (has, !has));
-                }
-                other => bail!("{other:?}"),
-            }
-        }
-        // All else works.
-        let put = a.put(ab, &source, remote, 0)?;
-        done(&mut a, put)?;
-        Ok(())
     });
 }
 

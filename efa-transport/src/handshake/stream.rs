@@ -70,11 +70,6 @@ impl<C: Read + Write> StreamHandshake<C> {
         self.channel.as_ref()
     }
 
-    #[cfg(test)]
-    pub(super) fn channel_mut(&mut self) -> &mut C {
-        self.channel.as_mut().expect("the handshake is over")
-    }
-
     /// Whether any byte has come from the peer.
     pub(super) fn has_heard(&self) -> bool {
         self.heard
