@@ -34,8 +34,8 @@ fn main() -> anyhow::Result<()> {
         let buffer = Buffer::zeroed((LAYERS * LAYER) as usize)?;
         let region = domain.register(buffer, Access::REMOTE_WRITE)?;
         let mine = region.remote()?.to_bytes();
-        let (peer, info, stream) = meet(&mut endpoint, stream, &mine)?;
-        let theirs = RemoteRegion::try_from(&info.user_data[..])?;
+        let (peer, told, stream) = meet(&mut endpoint, stream, &mine)?;
+        let theirs = RemoteRegion::try_from(&told[..])?;
 
         match side {
             Side::Client => client(&mut endpoint, peer, &region, theirs, stream),

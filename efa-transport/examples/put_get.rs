@@ -24,8 +24,8 @@ fn main() -> anyhow::Result<()> {
 
         // Each tells the other where its memory is: 20 bytes of address, length and key.
         let mine = region.remote()?.to_bytes();
-        let (peer, info, stream) = meet(&mut endpoint, stream, &mine)?;
-        let theirs = RemoteRegion::try_from(&info.user_data[..])?;
+        let (peer, told, stream) = meet(&mut endpoint, stream, &mine)?;
+        let theirs = RemoteRegion::try_from(&told[..])?;
 
         match side {
             Side::Client => client(&domain, &mut endpoint, peer, &region, theirs, stream),

@@ -35,9 +35,8 @@ fn main() -> anyhow::Result<()> {
         // Beside its memory, each tells the length of its file; the client's counts.
         let mut mine = region.remote()?.to_bytes().to_vec();
         mine.extend_from_slice(&file.metadata()?.len().to_be_bytes());
-        let (peer, info, stream) = meet(&mut endpoint, stream, &mine)?;
-        let (theirs, length) = info
-            .user_data
+        let (peer, told, stream) = meet(&mut endpoint, stream, &mine)?;
+        let (theirs, length) = told
             .split_at_checked(RemoteRegion::WIRE_SIZE)
             .context("the peer told too little")?;
         let theirs = RemoteRegion::try_from(theirs)?;

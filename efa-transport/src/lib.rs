@@ -60,7 +60,7 @@ pub use domain::Domain;
 pub use efa_verbs::{
     Access, Buffer, CallerMemory, DataPath, Device, DeviceAttributes, Pages, QpState, devices,
 };
-pub use endpoint::{Closed, Endpoint};
+pub use endpoint::{Closed, Endpoint, connect_over};
 pub use error::{Error, Full, Result};
 pub use explain::Explanation;
 pub use failure::{Failure, FailureKind};

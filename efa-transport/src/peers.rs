@@ -258,6 +258,12 @@ impl<A: Reach> Peers<A> {
         name
     }
 
+    /// The peer with this address and incarnation whose handshake has not finished.
+    pub(crate) fn installing(&self, address: EndpointAddress, incarnation: u64) -> Option<PeerId> {
+        let &index = self.installing.get(&(address, incarnation))?;
+        Some(self.entries[index as usize].name)
+    }
+
     fn place(&mut self, new: NewPeer<A>, life: Life) -> PeerId {
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         let name = PeerId::new(index);

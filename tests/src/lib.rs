@@ -46,7 +46,7 @@ pub use setup::{Setup, alone, here, run, under};
 pub use skips::{Skip, skip};
 pub use soft::{preload_library, soft_efa_dir, take_off};
 pub use test::{Counters, Test};
-pub use transport::{Pair, done, ended, info_of, introduce, refused, region};
+pub use transport::{Pair, done, ended, introduce, refused, region};
 pub use verbs::{Address, Node, Remote};
 
 /// The example of the workspace's README compiles.

@@ -1,11 +1,13 @@
 //! Endpoints with what they need, for tests of efa-transport.
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use efa_transport::handshake::{PeerInfo, PeerStore};
+use efa_transport::handshake::HandshakeConfig;
 use efa_transport::{
     Access, Buffer, Completion, Config, Domain, Endpoint, FailureKind, OperationId, PeerId, Region,
+    connect_over,
 };
 
 use crate::deadline::scaled;
@@ -54,7 +56,7 @@ impl Pair {
     }
 
     /// Two endpoints in `domain` that have shaken hands, so that each knows the other's
-    /// incarnation and what it has granted.
+    /// incarnation.
     pub fn introduced(domain: &Domain, config: Config) -> Result<Self> {
         let mut a = Endpoint::new(domain, config.clone())?;
         let mut b = Endpoint::new(domain, config)?;
@@ -84,21 +86,22 @@ impl Pair {
     }
 }
 
-/// What an endpoint tells its peers in a handshake.
-pub fn info_of(endpoint: &Endpoint) -> PeerInfo {
-    PeerInfo {
-        endpoint: endpoint.local(),
-        user_data: Vec::new(),
-    }
-}
-
-/// A handshake between two endpoints of this process, without a channel.
+/// A handshake between two endpoints of this process.
 pub fn introduce(a: &mut Endpoint, b: &mut Endpoint) -> Result<(PeerId, PeerId)> {
-    let ab = a.install(&info_of(b))?;
-    let ba = b.install(&info_of(a))?;
-    PeerStore::activate(a, &ab);
-    PeerStore::activate(b, &ba);
-    Ok((ab, ba))
+    let (ours, theirs) = UnixStream::pair()?;
+    for channel in [&ours, &theirs] {
+        channel.set_nonblocking(true)?;
+    }
+    let config = HandshakeConfig::default();
+    let answering = config.clone().speak_first(false);
+    std::thread::scope(|scope| {
+        let b = scope.spawn(|| connect_over(theirs, b, answering));
+        let ab = connect_over(ours, a, config)?.peer;
+        match b.join() {
+            Ok(connected) => Ok((ab, connected?.peer)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 /// A region that holds `bytes`, with all access that the device allows.

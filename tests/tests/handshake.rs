@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use efa_tests::{Test, run, under};
+use efa_transport::diagnosis::Diagnosis;
 use efa_transport::handshake::{
-    Capabilities, Connected, Connector, ConnectorConfig, HandshakeConfig, HandshakeError,
-    Incarnation, Listener, ListenerConfig, connect_over,
+    Capabilities, Connected, Connector, HandshakeConfig, HandshakeErrorKind, Incarnation, Listener,
 };
-use efa_transport::registration::RegistrationCache;
-use efa_transport::{Access, Buffer, Config, Domain, Endpoint, PeerId, Region, RemoteRegion};
+use efa_transport::registration_cache::{CacheLimits, DomainMemory, RegistrationCache};
+use efa_transport::{Access, Buffer, Config, Domain, Endpoint, Region, RemoteRegion, connect_over};
 
 const SIZE: u64 = 256 << 10;
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
@@ -43,8 +43,8 @@ impl Side {
     }
 
     /// Puts everything, and returns when it is at the peer.
-    fn put<C>(&mut self, connected: &Connected<PeerId, C>) -> Result<()> {
-        let remote = RemoteRegion::try_from(connected.info.user_data.as_slice())?;
+    fn put<C>(&mut self, connected: &Connected<C>) -> Result<()> {
+        let remote = RemoteRegion::try_from(connected.user_data.as_slice())?;
         let put = self.endpoint.put(connected.peer, &self.source, remote, 0)?;
         let completion = self.endpoint.wait(put, TIMEOUT)?;
         completion
@@ -75,20 +75,18 @@ fn two_processes_shake_hands_over_tcp_and_put_both_ways() {
         if t.role() == "client" {
             let mut side = Side::new(&domain, 2)?;
             let address: SocketAddr = t.parent().recv()?;
-            let config = ConnectorConfig::default().handshake(side.config()?);
-            let connected = Connector::new(address, config)?.run(&mut side.endpoint)?;
+            let connected = Connector::new(address, side.config()?)?.run(&mut side.endpoint)?;
             side.put(&connected)?;
             t.parent().send(&"put")?;
             let _: String = t.parent().recv()?;
             return side.holds(1);
         }
         let mut side = Side::new(&domain, 1)?;
-        let config = ListenerConfig::default().handshake(side.config()?);
-        let mut listener = Listener::bind("127.0.0.1:0", config)?;
+        let mut listener = Listener::bind("127.0.0.1:0", side.config()?)?;
         let client = t.spawn("client")?;
         client.channel().send(&listener.local_addr()?)?;
-        let arrival = listener.accept(&mut side.endpoint, Duration::from_secs(30))?;
-        let connected = arrival.context("nobody came")?.result?;
+        let arrival = listener.accept(&mut side.endpoint, Some(Duration::from_secs(30)));
+        let connected = arrival.context("nobody came")??;
         side.put(&connected)?;
         client.channel().send(&"put")?;
         let _: String = client.channel().recv()?;
@@ -99,12 +97,11 @@ fn two_processes_shake_hands_over_tcp_and_put_both_ways() {
 
 /// Drives a connector and a listener in one thread until both have ended.
 fn meet(
-    listener: (&mut Listener<PeerId>, &mut Side),
+    listener: (&mut Listener, &mut Side),
     connector: &mut Side,
-) -> Result<[Connected<PeerId, std::net::TcpStream>; 2]> {
+) -> Result<[Connected<std::net::TcpStream>; 2]> {
     let (listener, server) = listener;
-    let config = ConnectorConfig::default().handshake(connector.config()?);
-    let mut connecting = Connector::new(listener.local_addr()?, config)?;
+    let mut connecting = Connector::new(listener.local_addr()?, connector.config()?)?;
     let (mut here, mut there) = (None, None);
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -114,7 +111,7 @@ fn meet(
             there = Some(result?);
         }
         if let Some(arrival) = listener.poll(&mut server.endpoint) {
-            here = Some(arrival.result?);
+            here = Some(arrival?);
         }
         match (here, there) {
             (Some(here), Some(there)) => return Ok([here, there]),
@@ -131,8 +128,7 @@ fn many_endpoints_meet_at_one_listener() {
         t.need_loopback()?;
         let domain = domain(t)?;
         let mut server = Side::new(&domain, 0)?;
-        let config = ListenerConfig::default().handshake(server.config()?);
-        let mut listener = Listener::bind("127.0.0.1:0", config)?;
+        let mut listener = Listener::bind("127.0.0.1:0", server.config()?)?;
         let mut clients = Vec::new();
         for number in 1..=20 {
             let mut client = Side::new(&domain, number)?;
@@ -169,10 +165,7 @@ fn shaking_hands_twice_makes_one_peer() {
         t.need_loopback()?;
         let domain = domain(t)?;
         let (mut server, mut client) = (Side::new(&domain, 1)?, Side::new(&domain, 2)?);
-        let mut listener = Listener::bind(
-            "127.0.0.1:0",
-            ListenerConfig::default().handshake(server.config()?),
-        )?;
+        let mut listener = Listener::bind("127.0.0.1:0", server.config()?)?;
         let [first, _] = meet((&mut listener, &mut server), &mut client)?;
         let [second, there] = meet((&mut listener, &mut server), &mut client)?;
         ensure!(first.peer == second.peer);
@@ -198,15 +191,16 @@ fn a_failed_handshake_leaves_no_peer_and_no_address_handle() {
             let mine = connect_over(ours, &mut client.endpoint, expecting).map(drop);
             (mine, server.join())
         });
-        match mine {
-            Err(HandshakeError::PeerRestarted { expected, found }) => {
-                ensure!(expected == other && found == server.endpoint.incarnation());
+        match mine.as_ref().map_err(|error| error.kind()) {
+            Err(HandshakeErrorKind::PeerRestarted { expected, found }) => {
+                ensure!(*expected == other && *found == server.endpoint.incarnation());
             }
             other => bail!("{other:?}"),
         }
+        let Ok(Err(its)) = its else { bail!("{its:?}") };
         ensure!(
-            matches!(its, Ok(Err(HandshakeError::Rejected { .. }))),
-            "{its:?}"
+            matches!(its.kind(), HandshakeErrorKind::Rejected { .. }),
+            "{its}"
         );
         ensure!(server.endpoint.peer_count() == 0 && client.endpoint.peer_count() == 0);
         ensure!(
@@ -224,14 +218,11 @@ fn a_rebuilt_endpoint_is_another_incarnation_and_takes_the_place_of_the_old_one(
         t.need_loopback()?;
         let domain = domain(t)?;
         let (mut server, mut client) = (Side::new(&domain, 1)?, Side::new(&domain, 2)?);
-        let mut listener = Listener::bind(
-            "127.0.0.1:0",
-            ListenerConfig::default().handshake(server.config()?),
-        )?;
+        let mut listener = Listener::bind("127.0.0.1:0", server.config()?)?;
         let [before, _] = meet((&mut listener, &mut server), &mut client)?;
         client.endpoint.rebuild()?;
         let [after, there] = meet((&mut listener, &mut server), &mut client)?;
-        ensure!(before.info.endpoint.incarnation != after.info.endpoint.incarnation);
+        ensure!(before.info.incarnation != after.info.incarnation);
         ensure!(before.peer != after.peer);
         client.put(&there)?;
         server.holds(2)?;
@@ -256,12 +247,10 @@ fn what_an_old_device_lacks_is_named_by_the_handshake() {
                 other.join(),
             )
         });
+        let Ok(Err(its)) = its else { bail!("{its:?}") };
         ensure!(
-            matches!(
-                its,
-                Ok(Err(HandshakeError::WeLack(Capabilities::RDMA_WRITE)))
-            ),
-            "{its:?}"
+            matches!(its.kind(), HandshakeErrorKind::WeLack(what) if *what == Capabilities::RDMA_WRITE),
+            "{its}"
         );
         let text = mine.err().context("the handshake succeeded")?.to_string();
         ensure!(text.contains("RDMA write"), "{text}");
@@ -275,19 +264,17 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
         t.need_loopback()?;
         let domain = domain(t)?;
         let (mut server, mut client) = (Side::new(&domain, 1)?, Side::new(&domain, 2)?);
-        let mut listener = Listener::bind(
-            "127.0.0.1:0",
-            ListenerConfig::default().handshake(server.config()?),
-        )?;
+        let mut listener = Listener::bind("127.0.0.1:0", server.config()?)?;
         let [_, there] = meet((&mut listener, &mut server), &mut client)?;
-        let remote = RemoteRegion::try_from(there.info.user_data.as_slice())?;
+        let remote = RemoteRegion::try_from(there.user_data.as_slice())?;
 
         // Leaked, so that no mistake here could be worse than a failed test.
         let memory: &'static mut [u8] = vec![77; SIZE as usize].leak();
         let start = memory.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: only parts of the leaked memory are passed on, whose one reference ended above.
         let caller = unsafe { efa_verbs::CallerMemory::new(domain.protection_domain().clone()) };
-        let mut cache = RegistrationCache::new(&domain, caller)?;
+        let registrar = DomainMemory::new(&domain, caller)?;
+        let mut cache = RegistrationCache::new(registrar, CacheLimits::default());
         cache.get(start, SIZE, Access::LOCAL)?;
         for part in [0..SIZE / 2, SIZE / 2..SIZE] {
             let cached = cache.get(
@@ -295,8 +282,11 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
                 part.end - part.start,
                 Access::LOCAL_READ,
             )?;
+            let source = cached
+                .region
+                .slice(cached.offset..cached.offset + cached.len)?;
             let target = remote.slice(part)?;
-            let put = client.endpoint.put(there.peer, &cached, target, 0)?;
+            let put = client.endpoint.put(there.peer, source, target, 0)?;
             // The clone of the transfer keeps the memory registered.
             let given_up = cache.invalidate(start, 1);
             drop((given_up, cached));
@@ -309,6 +299,35 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
             cache.stats().hits == 2 && cache.stats().misses == 3,
             "{:?}",
             cache.stats()
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_diagnosed() {
+    run(|t| {
+        let domain = domain(t)?;
+        static CONSTANT: [u8; 4096] = [1; 4096];
+        let start = (&raw const CONSTANT).expose_provenance() as u64;
+        // SAFETY: the memory is never registered for writing: the kernel refuses, and that is the test.
+        let caller = unsafe { efa_verbs::CallerMemory::new(domain.protection_domain().clone()) };
+        let Err(error) = caller.register(start, 4096, Access::LOCAL) else {
+            bail!("read-only memory was registered for writing");
+        };
+        let diagnosis = Diagnosis::of(&error, Some(start..start + 4096));
+        ensure!(
+            matches!(diagnosis, Some(Diagnosis::ReadOnlyMapping { addr, .. }) if addr == start),
+            "{error}: {diagnosis:?}"
+        );
+        let unmapped = 4096..8192;
+        let Err(error) = caller.register(unmapped.start, 4096, Access::LOCAL) else {
+            bail!("memory that is not mapped was registered");
+        };
+        let diagnosis = Diagnosis::of(&error, Some(unmapped));
+        ensure!(
+            matches!(diagnosis, Some(Diagnosis::NotMapped { addr: 4096 })),
+            "{error}: {diagnosis:?}"
         );
         Ok(())
     });

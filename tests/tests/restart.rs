@@ -7,8 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use efa_tests::{Pair, Process, Test, done, ended, region, under};
 use efa_transport::handshake::{
-    Connected, Connector, ConnectorConfig, HandshakeConfig, HandshakeError, Listener,
-    ListenerConfig,
+    Connected, Connector, HandshakeConfig, HandshakeErrorKind, Listener,
 };
 use efa_transport::{
     Config, Endpoint, EndpointAddress, Error, Gone, PeerId, ReceivePool, RemoteRegion,
@@ -63,8 +62,7 @@ fn peer(t: &Test) -> Result<()> {
             None => std::thread::sleep(Duration::from_micros(200)),
             Some(Order::Meet(at)) => {
                 let handshake = HandshakeConfig::default().user_data(memory.remote()?.to_bytes());
-                let connecting = ConnectorConfig::default().handshake(handshake);
-                Connector::new(at, connecting)?.run(&mut endpoint)?;
+                Connector::new(at, handshake)?.run(&mut endpoint)?;
                 t.parent().send(&())?;
             }
             Some(Order::Look) => {
@@ -105,13 +103,13 @@ impl Life {
         self.process.channel().recv()
     }
 
-    fn meet(&self, host: &mut Host) -> Result<Connected<PeerId, std::net::TcpStream>> {
+    fn meet(&self, host: &mut Host) -> Result<Connected<std::net::TcpStream>> {
         let at = host.listener.local_addr()?;
         self.process.channel().send(&Order::Meet(at))?;
         let arrival = host
             .listener
-            .accept(&mut host.endpoint, Duration::from_secs(30))?;
-        let connected = arrival.context("nobody came")?.result?;
+            .accept(&mut host.endpoint, Some(Duration::from_secs(30)));
+        let connected = arrival.context("nobody came")??;
         self.process.channel().recv::<()>()?;
         Ok(connected)
     }
@@ -126,7 +124,7 @@ impl Life {
 /// The side that lives on.
 struct Host {
     endpoint: Endpoint,
-    listener: Listener<PeerId>,
+    listener: Listener,
 }
 
 impl Host {
@@ -144,7 +142,7 @@ fn a_peer_restarted_under_its_old_number_is_refused_until_it_has_shaken_hands_ag
             let domain = t.domain()?;
             let mut host = Host {
                 endpoint: Endpoint::new(&domain, config())?,
-                listener: Listener::bind("127.0.0.1:0", ListenerConfig::default())?,
+                listener: Listener::bind("127.0.0.1:0", HandshakeConfig::default())?,
             };
             let mut first = Life::begin(t, 1)?;
             let before = first.meet(&mut host)?;
@@ -198,16 +196,16 @@ fn a_peer_restarted_under_its_old_number_is_refused_until_it_has_shaken_hands_ag
             ensure!((messages, known) == (1, 0), "{messages} and {known}");
 
             // It is recognised, by whoever insists on the old one too.
-            let old_life = before.info.endpoint.incarnation;
+            let old_life = before.info.incarnation;
             let expecting = HandshakeConfig::default().expect_incarnation(old_life);
-            let config = ListenerConfig::default().handshake(expecting);
-            let mut strict = Listener::bind("127.0.0.1:0", config)?;
+            let mut strict = Listener::bind("127.0.0.1:0", expecting)?;
             let order = Order::Meet(strict.local_addr()?);
             second.process.channel().send(&order)?;
-            let arrival = strict.accept(&mut host.endpoint, Duration::from_secs(30))?;
-            match arrival.context("nobody came")?.result {
-                Err(HandshakeError::PeerRestarted { expected, .. }) => {
-                    ensure!(expected == old_life);
+            let arrival = strict.accept(&mut host.endpoint, Some(Duration::from_secs(30)));
+            let error = arrival.context("nobody came")?.err();
+            match error.as_ref().map(|error| error.kind()) {
+                Some(HandshakeErrorKind::PeerRestarted { expected, .. }) => {
+                    ensure!(*expected == old_life);
                 }
                 other => bail!("{other:?}"),
             }
@@ -225,7 +223,7 @@ fn a_peer_restarted_under_its_old_number_is_another_peer_after_the_handshake() {
             let domain = t.domain()?;
             let mut host = Host {
                 endpoint: Endpoint::new(&domain, config())?,
-                listener: Listener::bind("127.0.0.1:0", ListenerConfig::default())?,
+                listener: Listener::bind("127.0.0.1:0", HandshakeConfig::default())?,
             };
             let mut life = Life::begin(t, 2)?;
             let mut peer = life.meet(&mut host)?.peer;

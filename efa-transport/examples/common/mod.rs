@@ -12,7 +12,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use efa_transport::handshake::{HandshakeConfig, PeerInfo, connect_over};
+use efa_transport::handshake::{Connector, HandshakeConfig};
 use efa_transport::{Domain, Endpoint, PeerId};
 
 /// How long anything may take before the example gives up.
@@ -122,10 +122,10 @@ pub fn meet(
     endpoint: &mut Endpoint,
     stream: TcpStream,
     user_data: &[u8],
-) -> anyhow::Result<(PeerId, PeerInfo, TcpStream)> {
+) -> anyhow::Result<(PeerId, Vec<u8>, TcpStream)> {
     let config = HandshakeConfig::default().user_data(user_data);
-    let connected = connect_over(stream, endpoint, config)?;
-    Ok((connected.peer, connected.info, connected.channel))
+    let connected = Connector::from_stream(stream, config)?.run(endpoint)?;
+    Ok((connected.peer, connected.user_data, connected.channel))
 }
 
 /// Bytes that can be told from others.

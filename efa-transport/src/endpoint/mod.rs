@@ -3,6 +3,7 @@
 mod life;
 mod local;
 mod make;
+mod meet;
 mod messages;
 mod store;
 mod transfer;
@@ -26,6 +27,7 @@ use crate::scheduler::immediates::Immediates;
 use crate::stats::{Limits, PeerStats, Stats};
 
 pub use life::Closed;
+pub use meet::connect_over;
 
 /// A queue pair with any number of peers: what a program transfers data with.
 ///

@@ -4,33 +4,31 @@ use efa_verbs::Operations;
 
 use super::Endpoint;
 use crate::error::{Error, Result};
-use crate::handshake::{Capabilities, EndpointInfo, PeerInfo, PeerStore};
+use crate::handshake::{Capabilities, EndpointInfo, PeerStore};
 use crate::peers::{Gone, NewPeer, PeerId};
 
-/// A handshake makes the peer's handle first, and lets the peer be used only when it has ours.
 impl PeerStore for Endpoint {
     type Peer = PeerId;
     type Error = Error;
 
     fn local(&self) -> EndpointInfo {
-        let mut info = EndpointInfo::new(self.address, self.incarnation);
-        if self.queue.rules.has(Operations::READ) {
-            info.capabilities |= Capabilities::RDMA_READ;
+        let rules = &self.queue.rules;
+        let receives = !self.queue.receives.is_none();
+        let mut capabilities = Capabilities::empty();
+        capabilities.set(Capabilities::RDMA_READ, rules.has(Operations::READ));
+        capabilities.set(Capabilities::RDMA_WRITE, rules.has(Operations::WRITE));
+        capabilities.set(Capabilities::MESSAGES, receives);
+        EndpointInfo {
+            address: self.address,
+            incarnation: self.incarnation,
+            capabilities,
+            max_message: if receives { rules.max_message } else { 0 },
         }
-        if self.queue.rules.has(Operations::WRITE) {
-            info.capabilities |= Capabilities::RDMA_WRITE;
-        }
-        if !self.queue.receives.is_none() {
-            info.capabilities |= Capabilities::MESSAGES;
-            info.max_message = self.queue.rules.max_message;
-        }
-        info
     }
 
-    fn install(&mut self, peer: &PeerInfo) -> Result<PeerId> {
+    fn install(&mut self, info: &EndpointInfo) -> Result<()> {
         self.queue.check_process()?;
         let _span = self.span("install");
-        let info = &peer.endpoint;
         let address = info.address;
         let handle = self.reach(address)?;
         let incarnation = info.incarnation.number();
@@ -42,28 +40,42 @@ impl PeerStore for Endpoint {
             && (entry.incarnation == incarnation || entry.incarnation == 0)
         {
             (entry.incarnation, entry.takes_messages) = (incarnation, takes_messages);
-            return Ok(known);
+            return Ok(());
         }
         self.bring_up_for(address)?;
-        Ok(self.queue.scheduler.peers.install(NewPeer {
+        self.queue.scheduler.peers.install(NewPeer {
             address,
             handle,
             incarnation,
             takes_messages,
-        }))
+        });
+        Ok(())
     }
 
-    fn activate(&mut self, peer: &PeerId) {
+    fn activate(&mut self, info: &EndpointInfo) -> Option<PeerId> {
+        let (address, incarnation) = (info.address, info.incarnation.number());
+        let peers = &mut self.queue.scheduler.peers;
+        let Some(peer) = peers.installing(address, incarnation) else {
+            // Another handshake, or a call of `connect`, made it usable before.
+            let handle = self.reach(address).ok()?;
+            let peers = &self.queue.scheduler.peers;
+            let known = peers.connected_at(handle.as_ref(), address)?;
+            let same = peers.get(known)?.incarnation == incarnation;
+            return same.then_some(known);
+        };
         // Whoever else had that address is dead.
-        if let Err(before) = self.queue.scheduler.peers.activate(*peer) {
+        if let Err(before) = peers.activate(peer) {
             self.queue.scheduler.disconnect(before, Gone::Restarted);
-            let activated = self.queue.scheduler.peers.activate(*peer);
-            debug_assert!(activated.is_ok());
+            self.queue.scheduler.peers.activate(peer).ok()?;
         }
-        tracing::debug!(%peer, "connected by handshake");
+        tracing::debug!(%peer, %address, incarnation, "connected by handshake");
+        Some(peer)
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        self.queue.scheduler.peers.uninstall(peer);
+    fn forget(&mut self, info: &EndpointInfo) {
+        let peers = &mut self.queue.scheduler.peers;
+        if let Some(peer) = peers.installing(info.address, info.incarnation.number()) {
+            peers.uninstall(peer);
+        }
     }
 }

@@ -1,101 +1,302 @@
-//! What can go wrong in a handshake.
+//! Why a handshake failed.
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::info::{Capabilities, Incarnation};
-use crate::address::{AddressError, EndpointAddress};
+use crate::address::EndpointAddress;
 
-/// Why bytes are not a frame of the handshake.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FrameError {
-    /// The bytes don't start as a frame does: something else speaks on this channel.
-    #[error("this is not the EFA handshake: it starts with {}", .0.escape_ascii())]
-    Foreign([u8; 4]),
-    /// The frame has another version of the protocol.
-    #[error(
-        "the peer speaks version {theirs} of the handshake, this library version {ours}: use the same on both sides"
-    )]
-    Version {
-        /// The version of the frame.
-        theirs: u8,
-        /// The version that this library speaks.
-        ours: u8,
-    },
-    /// The frame is of a kind that doesn't exist.
-    #[error("frames of kind {0} do not exist")]
-    Kind(u8),
-    /// Bytes that must be zero are not.
-    #[error("reserved bytes of the frame are not zero")]
-    Reserved,
-    /// The frame is longer than is allowed here.
-    #[error(
-        "the frame announces {len} bytes, and {max} are allowed: raise max_user_data where the peer sends that much"
-    )]
-    Oversized {
-        /// Bytes that the frame announces behind its header.
-        len: u64,
-        /// Bytes that are allowed.
-        max: u64,
-    },
-    /// The frame is too short, or too long, for its kind.
-    #[error("a frame of this kind can't have {0} bytes")]
-    Length(u64),
-    /// The bytes end before the frame does.
-    #[error("the frame is cut off: {found} bytes of {expected}")]
-    Truncated {
-        /// Bytes that came.
-        found: u64,
-        /// Bytes that were announced, as far as is known.
-        expected: u64,
-    },
-    /// The checksum is wrong.
-    #[error("the frame's checksum is wrong: it was damaged on its way")]
-    Checksum,
-    /// A number that identifies the sender is zero.
-    #[error("the frame does not say which incarnation of the peer sent it")]
-    NoIncarnation,
-    /// The peer's address is not plausible.
-    #[error("the peer sent an address that can't be right: {0}")]
-    Address(#[from] AddressError),
-    /// The frame is well-formed but makes no sense now.
-    #[error("the peer breaks the protocol: {0}")]
-    Protocol(&'static str),
+/// Why a handshake failed, with whom, and in which step. The endpoint and all other handshakes are
+/// not affected.
+///
+/// ```
+/// use efa_transport::handshake::{Connector, HandshakeConfig, HandshakeErrorKind};
+///
+/// let error = Connector::new("10.0.0.1:0", HandshakeConfig::default()).unwrap_err();
+/// assert!(matches!(error.kind(), HandshakeErrorKind::Io(_)));
+/// assert!(error.to_string().contains("10.0.0.1:0"));
+/// ```
+#[derive(Debug)]
+pub struct HandshakeError(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    target: Option<String>,
+    remote: Option<SocketAddr>,
+    step: Step,
+    kind: HandshakeErrorKind,
+    others: Vec<HandshakeError>,
 }
 
-/// How far a handshake has come.
+impl HandshakeError {
+    pub(super) fn new(step: Step, kind: HandshakeErrorKind) -> Self {
+        HandshakeError(Box::new(Inner {
+            target: None,
+            remote: None,
+            step,
+            kind,
+            others: Vec::new(),
+        }))
+    }
+
+    pub(super) fn io(step: Step, source: io::Error) -> Self {
+        Self::new(step, HandshakeErrorKind::Io(source))
+    }
+
+    /// Names the address as the program gave it.
+    pub(super) fn to(mut self, target: impl fmt::Display) -> Self {
+        self.0.target = Some(target.to_string());
+        self
+    }
+
+    /// Names the other end of the TCP connection.
+    pub(super) fn at(mut self, remote: SocketAddr) -> Self {
+        self.0.remote = Some(remote);
+        self
+    }
+
+    /// Adds the errors of the target's other addresses.
+    pub(super) fn and(mut self, others: Vec<HandshakeError>) -> Self {
+        self.0.others = others;
+        self
+    }
+
+    pub(super) fn replace(mut self, kind: HandshakeErrorKind) -> Self {
+        self.0.kind = kind;
+        self
+    }
+
+    pub(super) fn step(&self) -> Step {
+        self.0.step
+    }
+
+    /// The cause.
+    pub fn kind(&self) -> &HandshakeErrorKind {
+        &self.0.kind
+    }
+
+    /// The other end of the TCP connection, if there was one.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.0.remote
+    }
+
+    /// For a connector: whether the same attempt may succeed later.
+    pub(super) fn is_transient(&self) -> bool {
+        match (self.step(), self.kind()) {
+            (Step::Connecting, HandshakeErrorKind::Io(source)) => may_pass(source),
+            (Step::Connecting, HandshakeErrorKind::TimedOut(_)) => true,
+            // The listener had no place for us, or its process ended and will be started again.
+            (Step::Greeting, HandshakeErrorKind::Io(_) | HandshakeErrorKind::Closed) => true,
+            (_, HandshakeErrorKind::Rejected { reason, .. }) => *reason == RejectReason::Busy,
+            // Linux can connect a socket to itself while nobody listens at a local port.
+            (_, HandshakeErrorKind::Reflected) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Whether `connect` may succeed later: an address that can't be reached at all never will.
+fn may_pass(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    !matches!(
+        error.raw_os_error().map(Errno::from_raw_os_error),
+        None | Some(
+            Errno::INVAL
+                | Errno::AFNOSUPPORT
+                | Errno::PROTONOSUPPORT
+                | Errno::ACCESS
+                | Errno::PERM
+                | Errno::BADF
+                | Errno::NOTSOCK
+                | Errno::FAULT
+        )
+    )
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner {
+            target,
+            remote,
+            step,
+            kind,
+            others,
+        } = &*self.0;
+        f.write_str("handshake")?;
+        let remote = remote.map(|remote| remote.to_string());
+        match (target, &remote) {
+            (Some(target), Some(remote)) if target != remote => {
+                write!(f, " with {target} at {remote}")?;
+            }
+            (Some(target), _) | (None, Some(target)) => write!(f, " with {target}")?,
+            (None, None) => {}
+        }
+        write!(f, " failed while {step}: {kind}")?;
+        for other in others {
+            write!(f, "; {other}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for HandshakeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.kind.source()
+    }
+}
+
+/// What a side was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Phase {
-    /// The byte channel is being made.
+pub(crate) enum Step {
+    /// Checking its settings.
+    Beginning,
+    /// Binding the listener's socket.
+    Listening,
+    /// Resolving the target's name.
+    Resolving,
+    /// Accepting a client's TCP connection.
+    Accepting,
+    /// Opening the TCP connection.
     Connecting,
-    /// Nothing useful has come from the peer.
+    /// Waiting for the peer's hello.
     Greeting,
-    /// The peer has introduced itself; its address handle is being made here.
+    /// Making the peer's address handle.
     Installing,
-    /// This side has the peer's address handle and waits for the peer to say the same.
+    /// Waiting for the peer's confirmation.
     Confirming,
-    /// Both sides have each other's address handle.
-    Established,
-    /// It has failed.
-    Failed,
+    /// Both have each other's address handle; the last bytes are being sent.
+    Sending,
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Phase::Connecting => "connecting",
-            Phase::Greeting => "waiting for the peer to introduce itself",
-            Phase::Installing => "making the peer's address handle",
-            Phase::Confirming => "waiting for the peer to confirm",
-            Phase::Established => "established",
-            Phase::Failed => "failed",
+            Step::Beginning => "checking its settings",
+            Step::Listening => "binding the listener",
+            Step::Resolving => "looking up the address",
+            Step::Accepting => "accepting a connection",
+            Step::Connecting => "connecting",
+            Step::Greeting => "waiting for the peer's hello",
+            Step::Installing => "making the peer's address handle",
+            Step::Confirming => "waiting for the peer's confirmation",
+            Step::Sending => "sending the confirmation",
         })
     }
 }
 
-/// Why the other side ended a handshake.
+/// The cause of a failed handshake.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeErrorKind {
+    /// Something else speaks on this channel. It starts with these bytes.
+    #[error("this is not the EFA handshake: it starts with {}", .0.escape_ascii())]
+    Foreign([u8; 4]),
+    /// The peer has another version of the protocol.
+    #[error(
+        "the peer speaks version {theirs} of the handshake, this library version {ours}: use the \
+         same release on both sides"
+    )]
+    Version {
+        /// The peer's version.
+        theirs: u8,
+        /// This library's version.
+        ours: u8,
+    },
+    /// The peer breaks the protocol.
+    #[error("the peer breaks the protocol: {0}")]
+    Malformed(String),
+    /// The peer sends longer user data than this side accepts.
+    #[error(
+        "the peer sends {length} bytes of user data and {limit} are accepted: raise \
+         HandshakeConfig::max_user_data"
+    )]
+    PeerDataTooLong {
+        /// Length of the peer's user data in bytes.
+        length: usize,
+        /// [`HandshakeConfig::max_user_data`](super::HandshakeConfig::max_user_data).
+        limit: usize,
+    },
+    /// This side's user data does not fit into a frame.
+    #[error("{length} bytes of user data, and at most {limit} can be sent")]
+    UserDataTooLong {
+        /// Its length in bytes.
+        length: usize,
+        /// [`HandshakeConfig::MAX_USER_DATA`](super::HandshakeConfig::MAX_USER_DATA).
+        limit: usize,
+    },
+    /// The deadline passed.
+    #[error("it took longer than its timeout of {0:?}")]
+    TimedOut(Duration),
+    /// The target accepted the TCP connection and sent nothing until the deadline. The kernel accepts
+    /// connections for a listener that is never polled.
+    #[error(
+        "the target accepted the TCP connection and sent nothing within {0:?}: its listener is not \
+         polled. If its program waits in Connector::run as well, each side waits for the other: \
+         poll the connector and the listener in one loop"
+    )]
+    Silent(Duration),
+    /// The peer closed the channel.
+    #[error("the peer closed the channel")]
+    Closed,
+    /// The channel, or the system, reported an error.
+    #[error("{0}")]
+    Io(#[source] io::Error),
+    /// The peer refused.
+    #[error("the peer refused: {reason}{}{text}", if .text.is_empty() { "" } else { ": " })]
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// What the peer added in words; may be empty.
+        text: String,
+    },
+    /// The peer's endpoint lacks capabilities that this side requires.
+    #[error("the peer's endpoint lacks what this side requires: {0}")]
+    PeerLacks(Capabilities),
+    /// The peer requires capabilities that this endpoint lacks.
+    #[error("the peer requires what this endpoint lacks: {0}")]
+    WeLack(Capabilities),
+    /// Another endpoint answered than the expected one.
+    #[error("expected the endpoint at {expected}, but {found} answered")]
+    WrongPeer {
+        /// The expected address.
+        expected: EndpointAddress,
+        /// The address that answered.
+        found: EndpointAddress,
+    },
+    /// The expected endpoint answered, but it has restarted.
+    #[error(
+        "the peer has restarted (incarnation {found}, expected {expected}): its memory descriptors \
+         are void; connect to it as a new peer"
+    )]
+    PeerRestarted {
+        /// The expected incarnation.
+        expected: Incarnation,
+        /// The incarnation that answered.
+        found: Incarnation,
+    },
+    /// The channel leads back to this handshake.
+    #[error("the channel returns this side's own bytes")]
+    Reflected,
+    /// The peer has the address of this endpoint, and another incarnation.
+    #[error("the peer claims this endpoint's own address {0}: one of the two is out of date")]
+    OwnAddress(EndpointAddress),
+    /// The peer's address handle could not be made.
+    #[error("no address handle for the peer: {0}")]
+    Install(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The endpoint was rebuilt during the handshake, or it removed the peer.
+    #[error("this endpoint was rebuilt or removed the peer during the handshake: start again")]
+    LocalChanged,
+    /// The listener gave this handshake up for newer ones.
+    #[error("given up because too many handshakes were pending")]
+    Evicted,
+    /// This side ended the handshake.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Why the peer ended a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
@@ -103,15 +304,15 @@ pub enum RejectReason {
     Malformed,
     /// It speaks another version of the protocol.
     Version,
-    /// Something that one side requires is missing on the other.
+    /// One side requires capabilities that the other lacks.
     Capabilities(Capabilities),
     /// It could not make an address handle for this side.
     Install,
-    /// It waited too long.
+    /// Its deadline passed.
     TimedOut,
-    /// It has too many handshakes under way.
+    /// It has too many pending handshakes.
     Busy,
-    /// It expected another peer, or another incarnation of it.
+    /// It expected another peer, or another incarnation.
     WrongPeer,
     /// It is closing.
     Closing,
@@ -130,98 +331,13 @@ impl fmt::Display for RejectReason {
             RejectReason::Install => {
                 f.write_str("it could not make an address handle for this side")
             }
-            RejectReason::TimedOut => f.write_str("it waited too long"),
-            RejectReason::Busy => f.write_str("it has too many handshakes under way; try again"),
+            RejectReason::TimedOut => f.write_str("its deadline passed"),
+            RejectReason::Busy => f.write_str("it has too many pending handshakes; try again"),
             RejectReason::WrongPeer => {
-                f.write_str("it expected another peer or another incarnation of it")
+                f.write_str("it expected another peer or another incarnation")
             }
             RejectReason::Closing => f.write_str("it is closing"),
-            RejectReason::Other(code) => {
-                write!(f, "reason {code}, which this version does not know")
-            }
+            RejectReason::Other(code) => write!(f, "reason {code}, unknown to this version"),
         }
     }
-}
-
-/// Why a handshake failed. The endpoint and all other handshakes are as they were.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HandshakeError {
-    /// The peer sent something that is not a valid frame.
-    #[error("handshake: {0}")]
-    Frame(#[from] FrameError),
-    /// The deadline passed.
-    #[error("handshake timed out while {0}")]
-    TimedOut(Phase),
-    /// The peer closed the channel.
-    #[error("the peer closed the channel while {0}")]
-    Closed(Phase),
-    /// The byte channel failed.
-    #[error("handshake failed while {phase}: {source}")]
-    Io {
-        /// How far it had come.
-        phase: Phase,
-        /// What the channel reported.
-        source: io::Error,
-    },
-    /// The peer ended the handshake.
-    #[error("the peer refused: {reason}{}{text}", if .text.is_empty() { "" } else { ": " })]
-    Rejected {
-        /// Why.
-        reason: RejectReason,
-        /// What it added in words; may be empty.
-        text: String,
-    },
-    /// The peer lacks something that this side requires.
-    #[error("the peer's endpoint lacks what this side requires: {0}")]
-    PeerLacks(Capabilities),
-    /// The peer requires something that this side lacks.
-    #[error("the peer requires what this endpoint lacks: {0}")]
-    WeLack(Capabilities),
-    /// Another endpoint answered than the one that was expected.
-    #[error("expected the endpoint at {expected:?}, but {found:?} answered")]
-    WrongPeer {
-        /// Who was expected.
-        expected: EndpointAddress,
-        /// Who answered.
-        found: EndpointAddress,
-    },
-    /// The expected endpoint answered, but it has restarted since.
-    #[error(
-        "the peer has restarted (incarnation {found}, expected {expected}): its memory descriptors are void; \
-         connect to it as a new peer"
-    )]
-    PeerRestarted {
-        /// The incarnation that was expected.
-        expected: Incarnation,
-        /// The incarnation that answered.
-        found: Incarnation,
-    },
-    /// The channel leads back to this very handshake.
-    #[error("the channel sends this side's own bytes back")]
-    Reflected,
-    /// The peer claims the address of this endpoint.
-    #[error("the peer claims this endpoint's own address {0:?}: one of the two is out of date")]
-    OwnAddress(EndpointAddress),
-    /// The peer's address handle could not be made.
-    #[error("no address handle for the peer: {0}")]
-    Install(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The endpoint was rebuilt during the handshake, so that the peer was told an address that is
-    /// void by now.
-    #[error("this endpoint was rebuilt during the handshake: start again")]
-    LocalChanged,
-    /// The user data to be sent is longer than can ever be received.
-    #[error("{len} bytes of user data; at most {max} can be sent")]
-    UserDataTooLong {
-        /// Its length in bytes.
-        len: usize,
-        /// The largest possible length in bytes.
-        max: usize,
-    },
-    /// A listener gave the handshake up in favour of newer ones.
-    #[error("given up while {0}, because too many handshakes were under way")]
-    Evicted(Phase),
-    /// This side ended the handshake.
-    #[error("the handshake was cancelled")]
-    Cancelled,
 }

@@ -1,6 +1,7 @@
-//! Takes handshakes over TCP, many at once, without threads.
+//! Accepts handshakes over TCP, many at once, without threads.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,319 +9,280 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 
-use super::error::{HandshakeError, Phase, RejectReason};
-use super::machine::HandshakeConfig;
+use super::config::HandshakeConfig;
+use super::connector::prepare;
+use super::deadline::{Deadline, sleep};
+use super::error::{HandshakeError, HandshakeErrorKind, Step};
 use super::store::{Connected, PeerStore};
 use super::stream::StreamHandshake;
 
 const LISTENER: u64 = u64::MAX;
 const ACCEPTS_PER_POLL: usize = 64;
 const EVENTS_PER_POLL: usize = 64;
-/// How long no connection is taken after the system refused one for want of resources.
-const BREATHER: Duration = Duration::from_millis(100);
+/// The pause after the system refused a connection for want of resources.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The shortest pause while all places are taken.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
-/// How a [`Listener`] behaves.
-#[derive(Debug, Clone)]
-pub struct ListenerConfig {
-    handshake: HandshakeConfig,
+/// Accepts handshakes over TCP, many at once.
+///
+/// It does nothing in the background: [`poll`](Self::poll) does what can be done at the moment and
+/// never waits, so it fits into the loop that polls the endpoint. [`wait`](Self::wait) sleeps until
+/// there is something to do. To wait for other things as well, watch the listener's file descriptor
+/// ([`AsFd`], readable) and heed [`next_timeout`](Self::next_timeout).
+///
+/// Clients can't hold it up. Each has a deadline in every step, takes bounded memory, and takes one
+/// of a bounded number of places.
+///
+/// ```no_run
+/// use efa_transport::handshake::{HandshakeConfig, Listener};
+/// # fn f(endpoint: &mut efa_transport::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut listener = Listener::bind("0.0.0.0:7000", HandshakeConfig::default())?;
+/// let timeout = std::time::Duration::from_secs(30);
+/// while let Some(arrival) = listener.accept(endpoint, Some(timeout)) {
+///     match arrival {
+///         Ok(connected) => println!("{} connected", connected.peer),
+///         Err(error) => eprintln!("{error}"), // concerns this client alone
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    epoll: OwnedFd,
+    config: HandshakeConfig,
     max_pending: usize,
     patience: Duration,
+    /// By age. The timeout never changes, so the deadlines ascend as well.
+    pending: BTreeMap<u64, Pending>,
+    next_id: u64,
+    /// While no connection is accepted: when to try again.
+    paused: Option<Deadline>,
+    /// What is to be advanced next.
+    ready: VecDeque<u64>,
+    errors: VecDeque<HandshakeError>,
 }
 
-impl Default for ListenerConfig {
-    fn default() -> Self {
-        ListenerConfig {
-            handshake: HandshakeConfig::default(),
+#[derive(Debug)]
+struct Pending {
+    handshake: StreamHandshake<TcpStream>,
+    remote: SocketAddr,
+    since: Instant,
+    watched: epoll::EventFlags,
+}
+
+impl Listener {
+    /// Listens at `address`, a host with a port. With port 0 the system chooses one: see
+    /// [`local_addr`](Self::local_addr). A listener never speaks first, so a port scanner learns
+    /// nothing.
+    ///
+    /// # Errors
+    /// The address is taken, is not this host's, or can't be resolved; or the user data is too long.
+    pub fn bind(
+        address: impl ToSocketAddrs + Display,
+        config: HandshakeConfig,
+    ) -> Result<Self, HandshakeError> {
+        TcpListener::bind(&address)
+            .map_err(|source| HandshakeError::io(Step::Listening, source))
+            .and_then(|socket| Self::from_socket(socket, config))
+            .map_err(|error| error.to(&address))
+    }
+
+    /// Listens at a socket that exists.
+    ///
+    /// # Errors
+    /// The socket can't be made non-blocking, the system lacks file descriptors, or the user data is
+    /// too long.
+    pub fn from_socket(
+        socket: TcpListener,
+        config: HandshakeConfig,
+    ) -> Result<Self, HandshakeError> {
+        config.check()?;
+        let failed = |source| HandshakeError::io(Step::Listening, source);
+        socket.set_nonblocking(true).map_err(failed)?;
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let event = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&epoll, &socket, event, epoll::EventFlags::IN)
+            .map_err(|error| failed(error.into()))?;
+        Ok(Listener {
+            socket,
+            epoll,
+            config: config.speak_first(false),
             max_pending: 1024,
             patience: Duration::from_secs(1),
-        }
-    }
-}
-
-impl ListenerConfig {
-    /// How each handshake is to go. Its timeout holds for each connection from the moment that it is
-    /// taken, whatever the client sends in between. A listener never speaks first.
-    pub fn handshake(mut self, config: HandshakeConfig) -> Self {
-        self.handshake = config;
-        self
+            pending: BTreeMap::new(),
+            next_id: 0,
+            paused: None,
+            ready: VecDeque::new(),
+            errors: VecDeque::new(),
+        })
     }
 
-    /// How many handshakes may be under way at once, at least 1; 1024 if not set. When more clients
-    /// come, the oldest that has not introduced itself within the [patience](Self::patience) is given up;
-    /// if there is none, new ones wait in the kernel's queue.
+    /// The largest number of pending handshakes, at least 1; 1024 by default. When more clients come,
+    /// the oldest one that sent no hello within the [patience](Self::patience) is given up. If there
+    /// is none, new clients wait in the kernel's queue.
     ///
-    /// Each may take as much memory as [`HandshakeConfig::max_user_data`] allows, but only for bytes that
-    /// have come.
+    /// Each pending handshake takes memory for this side's user data, and for bytes that have come, up
+    /// to [`HandshakeConfig::max_user_data`].
     pub fn max_pending(mut self, max: usize) -> Self {
         self.max_pending = max.max(1);
         self
     }
 
-    /// How long a client may take when others wait for its place. One second if not set.
+    /// How long a client may keep its place while others wait for one. One second by default.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
-    }
-}
-
-/// The end of one handshake at a [`Listener`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Arrival<P> {
-    /// Where the client's connection came from.
-    pub remote: SocketAddr,
-    /// The peer, or why its handshake failed. A failure concerns this client alone.
-    pub result: Result<Connected<P, TcpStream>, HandshakeError>,
-}
-
-/// What a [`Listener`] has seen so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct ListenerStats {
-    /// Connections taken.
-    pub accepted: u64,
-    /// Handshakes that succeeded.
-    pub established: u64,
-    /// Handshakes that failed, for whatever reason.
-    pub failed: u64,
-    /// Those of them that were given up in favour of newer ones.
-    pub evicted: u64,
-    /// Connections that the system could not hand over, for instance for want of file descriptors.
-    pub accept_errors: u64,
-}
-
-#[derive(Debug)]
-struct Pending<P> {
-    handshake: StreamHandshake<TcpStream, P>,
-    remote: SocketAddr,
-    since: Instant,
-    writing: bool,
-}
-
-/// Takes handshakes over TCP, many at once.
-///
-/// Nothing happens in the background: [`poll`](Self::poll) does what can be done at the moment and
-/// never waits, so that it fits into the loop that polls the endpoint. [`wait`](Self::wait) sleeps
-/// until there is something to do; to wait for other things as well, watch the
-/// listener's file descriptor ([`AsFd`], readable) and heed [`next_timeout`](Self::next_timeout).
-///
-/// Clients can't hold it up: each has a deadline, sends a bounded number of bytes and takes one of a bounded
-/// number of places; one that sends something else, or stops in the middle, costs nobody but itself.
-///
-/// ```
-/// use efa_transport::handshake::{Connector, ConnectorConfig, Listener, ListenerConfig};
-/// # use efa_transport::{address::*, handshake::*};
-/// # fn endpoint(queue_pair: u32) -> Roster {
-/// #     let gid: Gid = "fe80::1".parse().unwrap();
-/// #     let address = EndpointAddress::new(gid, queue_pair, 0x4242).unwrap();
-/// #     Roster::new(EndpointInfo::new(address, Incarnation::random()))
-/// # }
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let mut server = endpoint(1);
-/// let mut listener = Listener::bind("127.0.0.1:0", ListenerConfig::default())?;
-/// let mut client = endpoint(2);
-/// let mut connector = Connector::new(listener.local_addr()?, ConnectorConfig::default())?;
-///
-/// let arrival = loop {
-///     let _ = connector.poll(&mut client);
-///     if let Some(arrival) = listener.poll(&mut server) {
-///         break arrival;
-///     }
-/// };
-/// assert_eq!(arrival.result?.info.endpoint.address.queue_pair(), 2);
-/// listener.close(&mut server);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct Listener<P> {
-    socket: TcpListener,
-    epoll: OwnedFd,
-    config: ListenerConfig,
-    pending: BTreeMap<u64, Pending<P>>,
-    next_id: u64,
-    /// While no connection is taken: when to try again.
-    paused: Option<Instant>,
-    done: VecDeque<Arrival<P>>,
-    stats: ListenerStats,
-}
-
-impl<P> Listener<P> {
-    /// Listens at `address`. Port 0 lets the system choose one: see [`local_addr`](Self::local_addr).
-    ///
-    /// # Errors
-    /// The address is taken, not ours, or can't be resolved.
-    pub fn bind(address: impl ToSocketAddrs, config: ListenerConfig) -> io::Result<Self> {
-        Self::from_socket(TcpListener::bind(address)?, config)
-    }
-
-    /// Listens at a socket that exists already.
-    ///
-    /// # Errors
-    /// The socket can't be made non-blocking, or the system lacks file descriptors.
-    pub fn from_socket(socket: TcpListener, mut config: ListenerConfig) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        // Who opens the connection introduces itself: nothing is told to a port scanner.
-        config.handshake = config.handshake.speak_first(false);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &socket,
-            epoll::EventData::new_u64(LISTENER),
-            epoll::EventFlags::IN,
-        )?;
-        Ok(Listener {
-            socket,
-            epoll,
-            config,
-            pending: BTreeMap::new(),
-            next_id: 0,
-            paused: None,
-            done: VecDeque::new(),
-            stats: ListenerStats::default(),
-        })
     }
 
     /// Where it listens.
     ///
     /// # Errors
-    /// The system does not say.
+    /// The system call fails.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Handshakes under way.
+    /// The number of pending handshakes.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// What it has seen so far.
-    pub fn stats(&self) -> ListenerStats {
-        self.stats
+    /// Replaces the user data for clients that come from now on.
+    ///
+    /// # Errors
+    /// The user data is too long.
+    pub fn set_user_data(&mut self, user_data: impl Into<Arc<[u8]>>) -> Result<(), HandshakeError> {
+        let config = self.config.clone().user_data(user_data);
+        config.check()?;
+        self.config = config;
+        Ok(())
     }
 
-    /// Replaces the bytes that peers get from now on.
-    pub fn set_user_data(&mut self, user_data: impl Into<Arc<[u8]>>) {
-        self.config.handshake.user_data = user_data.into();
-    }
-
-    /// When to call [`poll`](Self::poll) even if the file descriptor is not readable.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        // All have the same timeout, so the oldest is the first.
-        let oldest = self
-            .pending
-            .values()
-            .next()
-            .and_then(|pending| pending.handshake.next_timeout());
-        [oldest, self.paused].into_iter().flatten().min()
-    }
-
-    /// Does what can be done now, and returns the next handshake that has ended, if any.
-    pub fn poll<S: PeerStore<Peer = P>>(&mut self, store: &mut S) -> Option<Arrival<P>> {
-        if self.done.is_empty() {
-            self.sweep(store, Instant::now());
+    /// The time after which [`poll`](Self::poll) has something to do even if the file descriptor is
+    /// not readable; `None` without limit.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        if !self.ready.is_empty() || !self.errors.is_empty() {
+            return Some(Duration::ZERO);
         }
-        self.done.pop_front()
+        let first = self.pending.values().next();
+        first
+            .map_or(Deadline::NEVER, |pending| pending.handshake.deadline())
+            .earlier(self.paused.unwrap_or(Deadline::NEVER))
+            .left(Instant::now())
     }
 
-    /// Sleeps until there is something for [`poll`](Self::poll) to do, at most for `timeout`.
+    pub(crate) fn poll_in<S: PeerStore>(
+        &mut self,
+        store: &mut S,
+    ) -> Option<Result<Connected<TcpStream, S::Peer>, HandshakeError>> {
+        let now = Instant::now();
+        if self.ready.is_empty() {
+            self.collect(now);
+        }
+        loop {
+            if let Some(error) = self.errors.pop_front() {
+                return Some(Err(error));
+            }
+            let result = match self.ready.pop_front()? {
+                LISTENER => {
+                    self.accept_some(store, now);
+                    None
+                }
+                id => self.advance(id, store, now),
+            };
+            if result.is_some() {
+                return result;
+            }
+        }
+    }
+
+    /// Sleeps until [`poll`](Self::poll) has something to do, at most for `timeout`. It may return
+    /// early.
     ///
     /// # Errors
     /// The system call fails.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
-        if !self.done.is_empty() {
-            return Ok(());
-        }
-        let due = self
-            .next_timeout()
-            .map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = [timeout, due].into_iter().flatten().min().map(timespec);
-        // What is ready stays so until poll looks at it; a signal is a reason to return, too.
+        let timeout = sleep(timeout, self.next_timeout());
         let mut ready = Vec::with_capacity(1);
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut ready),
-            timeout.as_ref(),
-        ) {
+        let buffer = rustix::buffer::spare_capacity(&mut ready);
+        // What is ready stays so until it is polled.
+        match epoll::wait(&self.epoll, buffer, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Waits for the next handshake to end, at most for `timeout`; `None` if none has.
-    ///
-    /// # Errors
-    /// Waiting fails. What fails in a handshake is in the [`Arrival`].
-    pub fn accept<S: PeerStore<Peer = P>>(
+    pub(crate) fn accept_in<S: PeerStore>(
         &mut self,
         store: &mut S,
-        timeout: Duration,
-    ) -> io::Result<Option<Arrival<P>>> {
-        let deadline = Instant::now().checked_add(timeout);
+        timeout: Option<Duration>,
+    ) -> Option<Result<Connected<TcpStream, S::Peer>, HandshakeError>> {
+        let deadline = timeout.map_or(Deadline::NEVER, |timeout| {
+            Deadline::after(Instant::now(), timeout)
+        });
         loop {
-            if let Some(arrival) = self.poll(store) {
-                return Ok(Some(arrival));
+            if let Some(arrival) = self.poll_in(store) {
+                return Some(arrival);
             }
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = deadline.left(Instant::now());
             if left == Some(Duration::ZERO) {
-                return Ok(None);
+                return None;
             }
-            self.wait(left)?;
-        }
-    }
-
-    /// Ends all handshakes that are under way and stops listening. A listener that is merely dropped
-    /// leaves their peers installed in the store.
-    pub fn close<S: PeerStore<Peer = P>>(self, store: &mut S) {
-        for (_, pending) in self.pending {
-            pending.handshake.cancel(store, RejectReason::Closing);
-        }
-        // Those that succeeded and were not asked for keep their peers: they are connected.
-    }
-
-    fn sweep<S: PeerStore<Peer = P>>(&mut self, store: &mut S, now: Instant) {
-        let mut ready = Vec::with_capacity(EVENTS_PER_POLL);
-        let buffer = rustix::buffer::spare_capacity(&mut ready);
-        if epoll::wait(&self.epoll, buffer, Some(&timespec(Duration::ZERO))).is_err() {
-            ready.clear();
-        }
-        if self.paused.is_some_and(|until| now >= until) {
-            self.resume();
-        }
-        for event in ready {
-            match event.data.u64() {
-                LISTENER => self.accept_some(store, now),
-                id => self.advance(id, store, now),
-            }
-        }
-        while let Some((&id, oldest)) = self.pending.first_key_value()
-            && oldest.handshake.next_timeout().is_none_or(|at| now >= at)
-        {
-            self.advance(id, store, now);
-            if self.pending.contains_key(&id) {
-                break;
+            if let Err(source) = self.wait(left) {
+                return Some(Err(HandshakeError::io(Step::Accepting, source)));
             }
         }
     }
 
-    fn accept_some<S: PeerStore<Peer = P>>(&mut self, store: &mut S, now: Instant) {
+    pub(crate) fn close_in<S: PeerStore>(self, store: &mut S) {
+        for pending in self.pending.into_values() {
+            pending
+                .handshake
+                .cancel(store, HandshakeErrorKind::Cancelled);
+        }
+    }
+
+    /// Notes whatever is ready or due.
+    fn collect(&mut self, now: Instant) {
+        if self.paused.is_some_and(|until| until.has_passed(now)) {
+            self.paused = None;
+            self.watch(epoll::EventFlags::IN);
+        }
+        let mut events = Vec::with_capacity(EVENTS_PER_POLL);
+        let buffer = rustix::buffer::spare_capacity(&mut events);
+        let timeout = sleep(Some(Duration::ZERO), None);
+        if epoll::wait(&self.epoll, buffer, Some(&timeout)).is_ok() {
+            self.ready
+                .extend(events.iter().map(|event| event.data.u64()));
+        }
+        let due = self
+            .pending
+            .iter()
+            .take_while(|(_, pending)| pending.handshake.deadline().has_passed(now));
+        self.ready.extend(due.map(|(&id, _)| id));
+    }
+
+    fn accept_some<S: PeerStore>(&mut self, store: &mut S, now: Instant) {
         for _ in 0..ACCEPTS_PER_POLL {
-            if self.pending.len() >= self.config.max_pending && !self.evict(store, now) {
-                let oldest = self
-                    .pending
-                    .values()
-                    .next()
-                    .map_or(now, |pending| pending.since);
-                return self
-                    .pause((oldest + self.config.patience).max(now + Duration::from_millis(1)));
+            if self.pending.len() >= self.max_pending && !self.evict(store, now) {
+                let oldest = self.pending.values().next();
+                let since = oldest.map_or(now, |pending| pending.since);
+                let until = Deadline::after(since, self.patience);
+                return self.pause(match until.has_passed(now + SHORT_PAUSE) {
+                    true => Deadline::after(now, SHORT_PAUSE),
+                    false => until,
+                });
             }
             match self.socket.accept() {
                 Ok((stream, remote)) => {
-                    self.stats.accepted += 1;
-                    if let Err(error) = self.take(stream, remote, store, now) {
-                        self.end(remote, Err(error));
+                    if let Err(source) = self.begin(stream, remote, store, now) {
+                        let error = HandshakeError::io(Step::Accepting, source);
+                        self.errors.push_back(error.at(remote));
                     }
                 }
                 Err(error) => match error.kind() {
@@ -328,155 +290,122 @@ impl<P> Listener<P> {
                     // That client is gone already; there may be others.
                     ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {}
                     _ => {
-                        self.stats.accept_errors += 1;
+                        self.errors
+                            .push_back(HandshakeError::io(Step::Accepting, error));
                         self.evict(store, now);
-                        return self.pause(now + BREATHER);
+                        return self.pause(Deadline::after(now, PAUSE));
                     }
                 },
             }
         }
     }
 
-    fn take<S: PeerStore<Peer = P>>(
+    fn begin<S: PeerStore>(
         &mut self,
         stream: TcpStream,
         remote: SocketAddr,
         store: &mut S,
         now: Instant,
-    ) -> Result<(), HandshakeError> {
-        let io = |source| HandshakeError::Io {
-            phase: Phase::Connecting,
-            source,
-        };
-        stream.set_nonblocking(true).map_err(io)?;
-        stream.set_nodelay(true).map_err(io)?;
+    ) -> io::Result<()> {
+        prepare(&stream)?;
         let id = self.next_id;
-        epoll::add(
-            &self.epoll,
-            &stream,
-            epoll::EventData::new_u64(id),
-            epoll::EventFlags::IN,
-        )
-        .map_err(|error| io(error.into()))?;
+        let watched = epoll::EventFlags::IN;
+        epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(id), watched)?;
         self.next_id += 1;
-        let handshake = StreamHandshake::new(stream, store, self.config.handshake.clone(), now)?;
+        let deadline = Deadline::after(now, self.config.timeout);
+        let handshake = StreamHandshake::new(stream, store.local(), self.config.clone(), deadline);
         self.pending.insert(
             id,
             Pending {
                 handshake,
                 remote,
                 since: now,
-                writing: false,
+                watched,
             },
         );
         Ok(())
     }
 
-    fn advance<S: PeerStore<Peer = P>>(&mut self, id: u64, store: &mut S, now: Instant) {
-        let Some(pending) = self.pending.get_mut(&id) else {
-            return;
+    fn advance<S: PeerStore>(
+        &mut self,
+        id: u64,
+        store: &mut S,
+        now: Instant,
+    ) -> Option<Result<Connected<TcpStream, S::Peer>, HandshakeError>> {
+        let pending = self.pending.get_mut(&id)?;
+        let Poll::Ready(result) = pending.handshake.poll(store, now) else {
+            let mut flags = epoll::EventFlags::empty();
+            flags.set(epoll::EventFlags::IN, pending.handshake.wants_read());
+            flags.set(epoll::EventFlags::OUT, pending.handshake.wants_write());
+            // Should the call ever fail, the handshake ends at its deadline.
+            if flags != pending.watched
+                && let Some(stream) = pending.handshake.channel()
+                && epoll::modify(&self.epoll, stream, epoll::EventData::new_u64(id), flags).is_ok()
+            {
+                pending.watched = flags;
+            }
+            return None;
         };
-        match pending.handshake.poll(store, now) {
-            Poll::Pending => {
-                let writing = pending.handshake.wants_write();
-                if writing != pending.writing
-                    && let Some(stream) = pending.handshake.channel()
-                {
-                    let flags = match writing {
-                        true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-                        false => epoll::EventFlags::IN,
-                    };
-                    // Should this ever fail, the handshake runs into its deadline.
-                    let data = epoll::EventData::new_u64(id);
-                    pending.writing =
-                        epoll::modify(&self.epoll, stream, data, flags).is_ok() == writing;
-                }
-            }
-            Poll::Ready(result) => {
-                let remote = pending.remote;
-                self.pending.remove(&id);
-                if let Ok(connected) = &result {
-                    // It is the caller's from here on; a stream that is dropped leaves by itself. Neither
-                    // call can fail for a socket that is registered and open.
-                    let _ = epoll::delete(&self.epoll, &connected.channel);
-                    let _ = connected.channel.set_nonblocking(false);
-                }
-                self.end(remote, result);
-            }
+        let remote = pending.remote;
+        self.ended(id);
+        if let Ok(connected) = &result {
+            // The stream is the caller's from here on. Neither call can fail for an open socket.
+            let _ = epoll::delete(&self.epoll, &connected.channel);
+            let _ = connected.channel.set_nonblocking(false);
         }
+        Some(result.map_err(|error| error.at(remote)))
     }
 
-    /// Gives up the oldest handshake that has used up the patience, first of all among those that
-    /// have not introduced themselves; false if there is none.
-    fn evict<S: PeerStore<Peer = P>>(&mut self, store: &mut S, now: Instant) -> bool {
-        let patience = self.config.patience;
+    /// Gives up the oldest handshake that has used up the patience, first of all those without a
+    /// hello; false if there is none.
+    fn evict<S: PeerStore>(&mut self, store: &mut S, now: Instant) -> bool {
+        let patience = self.patience;
         let mut old = self
             .pending
             .iter()
-            .take_while(|(_, pending)| now >= pending.since + patience)
-            .peekable();
-        let Some(&(&oldest, _)) = old.peek() else {
+            .take_while(|(_, pending)| Deadline::after(pending.since, patience).has_passed(now));
+        let Some((&oldest, first)) = old.next() else {
             return false;
         };
-        let mute = old
-            .find(|(_, pending)| pending.handshake.phase() == Phase::Greeting)
-            .map(|(&id, _)| id);
-        let Some(evicted) = self.pending.remove(&mute.unwrap_or(oldest)) else {
+        let is_mute = |pending: &Pending| pending.handshake.step() == Step::Greeting;
+        let mute = match is_mute(first) {
+            true => Some(oldest),
+            false => old.find(|(_, pending)| is_mute(pending)).map(|(&id, _)| id),
+        };
+        let Some(evicted) = self.ended(mute.unwrap_or(oldest)) else {
             return false;
         };
-        let phase = evicted.handshake.phase();
-        evicted.handshake.cancel(store, RejectReason::Busy);
-        self.stats.evicted += 1;
-        self.end(evicted.remote, Err(HandshakeError::Evicted(phase)));
+        let error = evicted.handshake.cancel(store, HandshakeErrorKind::Evicted);
+        self.errors.push_back(error.at(evicted.remote));
         true
     }
 
-    fn end(&mut self, remote: SocketAddr, result: Result<Connected<P, TcpStream>, HandshakeError>) {
-        match &result {
-            Ok(_) => self.stats.established += 1,
-            Err(_) => self.stats.failed += 1,
+    /// Frees a place, for which the next client may wait.
+    fn ended(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&id);
+        if self.paused.is_some() && self.pending.len() < self.max_pending {
+            self.paused = Some(Deadline::at(Instant::now()));
         }
-        self.done.push_back(Arrival { remote, result });
-        if self.paused.is_some() && self.pending.len() < self.config.max_pending {
-            self.paused = Some(Instant::now());
-        }
+        pending
     }
 
-    fn pause(&mut self, until: Instant) {
+    fn pause(&mut self, until: Deadline) {
         self.paused = Some(until);
         self.watch(epoll::EventFlags::empty());
     }
 
-    fn resume(&mut self) {
-        self.paused = None;
-        self.watch(epoll::EventFlags::IN);
-    }
-
     fn watch(&mut self, flags: epoll::EventFlags) {
-        if epoll::modify(
-            &self.epoll,
-            &self.socket,
-            epoll::EventData::new_u64(LISTENER),
-            flags,
-        )
-        .is_err()
-        {
-            // The kernel is short of memory: try again in a while.
-            self.paused = Some(Instant::now() + BREATHER);
+        let event = epoll::EventData::new_u64(LISTENER);
+        if epoll::modify(&self.epoll, &self.socket, event, flags).is_err() {
+            // The kernel is short of memory: try again later.
+            self.paused = Some(Deadline::after(Instant::now(), PAUSE));
         }
     }
 }
 
-/// Readable when there is something for [`Listener::poll`] to do, timeouts apart.
-impl<P> AsFd for Listener<P> {
+/// Readable when [`Listener::poll`] has something to do, timeouts apart.
+impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
-    }
-}
-
-pub(super) fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: duration.subsec_nanos().into(),
     }
 }

@@ -1,50 +1,50 @@
-//! The seam between a handshake and the endpoint whose peers it makes.
+//! What a handshake needs of an endpoint.
 
-use super::info::{EndpointInfo, PeerInfo};
+use super::info::EndpointInfo;
+use crate::peers::PeerId;
 
-/// Who keeps the peers: the endpoint, or a stand-in for it in a test.
+/// Keeps the peers of a handshake: an endpoint, a group of endpoints, or a stand-in in a test.
 ///
-/// Every successful [`install`](Self::install) is followed by exactly one
-/// [`activate`](Self::activate) or one [`forget`](Self::forget). Several handshakes with the same
-/// peer may be under way at once, for instance because both sides connected at the same moment: the
-/// store counts.
-pub trait PeerStore {
-    /// How the store names a peer.
+/// An address and an incarnation identify a peer. Every successful [`install`](Self::install) is
+/// followed by one [`activate`](Self::activate) or one [`forget`](Self::forget) with the same
+/// information. Several handshakes with one peer may run at once, for example because both sides
+/// connected at the same moment: the store counts its installs.
+pub(crate) trait PeerStore {
+    /// The name of a peer.
     type Peer;
     /// Why a peer can't be installed.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// What the endpoint is, at this moment.
+    /// The endpoint at this moment.
     fn local(&self) -> EndpointInfo;
 
-    /// Makes sure that the peer's address handle exists, so that its requests are answered. Nothing
-    /// may be posted to the peer yet.
+    /// Makes the peer's address handle, so that the device answers its requests. The peer is not
+    /// usable yet.
     ///
-    /// An endpoint that is known already at the same address and with the same incarnation is the
-    /// same peer. One with another incarnation stays as it is for now: the greeting may be older
-    /// than the peer that is known.
-    ///
-    /// # Errors
-    /// Whatever keeps the address handle from being made. The handshake fails, and the peer is sent
-    /// the error's text.
-    fn install(&mut self, peer: &PeerInfo) -> Result<Self::Peer, Self::Error>;
+    /// A known peer with the same address and incarnation stays the same peer. A peer with
+    /// another incarnation at that address stays as it is until `activate`: this hello may be the
+    /// older one.
+    fn install(&mut self, peer: &EndpointInfo) -> Result<(), Self::Error>;
 
-    /// The peer has our address handle too: requests may be posted to it. It is alive, so any other
-    /// incarnation at the same address is dead from now on.
-    fn activate(&mut self, peer: &Self::Peer);
+    /// The peer has our address handle too, so it becomes usable. It is alive: a peer with another
+    /// incarnation at the same address is dead. `None` if the peer was removed since `install`, which
+    /// is over either way.
+    fn activate(&mut self, peer: &EndpointInfo) -> Option<Self::Peer>;
 
     /// Takes back one `install` that was not activated.
-    fn forget(&mut self, peer: Self::Peer);
+    fn forget(&mut self, peer: &EndpointInfo);
 }
 
-/// A peer with which a handshake has succeeded.
+/// A peer whose handshake succeeded.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Connected<P, C> {
-    /// The peer, as the store names it.
+pub struct Connected<C, P = PeerId> {
+    /// The peer's name at this endpoint.
     pub peer: P,
-    /// What the peer said about itself.
-    pub info: PeerInfo,
-    /// The byte channel, at the first byte behind the handshake. Use it as you like, or drop it.
+    /// The peer's endpoint.
+    pub info: EndpointInfo,
+    /// What the program at the peer added, such as descriptors of its memory.
+    pub user_data: Vec<u8>,
+    /// The byte channel, at the first byte behind the handshake. Use it, or drop it.
     pub channel: C,
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use efa_transport::handshake::{Connected, Connector, ConnectorConfig, Listener, ListenerConfig};
+use efa_transport::handshake::{Connected, Connector, HandshakeConfig, Listener};
 use efa_transport::{
     Access, Buffer, Completion, Config, Domain, Endpoint, Loopback, PeerId, Region, RemoteRegion,
 };
@@ -59,14 +59,14 @@ fn open(device: Option<&str>) -> Result<(Domain, Region)> {
 pub struct Waiting {
     domain: Domain,
     region: Region,
-    listener: Listener<PeerId>,
+    listener: Listener,
 }
 
 impl Waiting {
     /// Opens the device and listens on the loopback interface.
     pub fn new(device: Option<&str>) -> Result<Self> {
         let (domain, region) = open(device)?;
-        let listener = Listener::bind("127.0.0.1:0", ListenerConfig::default())
+        let listener = Listener::bind("127.0.0.1:0", HandshakeConfig::default())
             .context("can't listen on the loopback interface")?;
         Ok(Self {
             domain,
@@ -130,13 +130,12 @@ struct First {
 }
 
 impl First {
-    fn greet(mut side: Side, listener: &mut Listener<PeerId>) -> Result<Self> {
+    fn greet(mut side: Side, listener: &mut Listener) -> Result<Self> {
         let arrival = listener
-            .accept(&mut side.endpoint, GREETING)?
+            .accept(&mut side.endpoint, Some(GREETING))
             .ok_or_else(|| anyhow!("the second process does not connect"))?;
-        let Connected { peer, channel, .. } = arrival
-            .result
-            .context("the handshake with the second process failed")?;
+        let Connected { peer, channel, .. } =
+            arrival.context("the handshake with the second process failed")?;
         let mut control = Control::new(channel)?;
         let remote: String = control.receive()?;
         Ok(Self {
@@ -226,7 +225,7 @@ pub fn second(device: Option<&str>, first: &str) -> Result<()> {
     let (domain, region) = open(device)?;
     for cut in [None, Some(CUT)] {
         let mut side = Side::new(&domain, &region, cut)?;
-        let connector = Connector::new(first, ConnectorConfig::default())?;
+        let connector = Connector::new(first, HandshakeConfig::default())?;
         let connected = connector
             .run(&mut side.endpoint)
             .context("the handshake with the first process failed")?;

@@ -6,9 +6,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use efa_transport::handshake::{
-    Connected, Connector, ConnectorConfig, HandshakeConfig, Listener, ListenerConfig,
-};
+use efa_transport::handshake::{Connected, Connector, HandshakeConfig, Listener};
 use efa_transport::{Endpoint, PeerId};
 
 use crate::Info;
@@ -18,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Handshakes under way, and whom to make more with.
 pub struct Meetings {
-    listener: Listener<PeerId>,
-    connecting: HashMap<usize, Connector<PeerId>>,
+    listener: Listener,
+    connecting: HashMap<usize, Connector>,
     /// Where everybody listens, as far as is known.
     pub everybody: HashMap<usize, SocketAddr>,
     next: Instant,
@@ -33,7 +31,7 @@ fn config(info: &Info) -> Result<HandshakeConfig> {
 impl Meetings {
     pub fn new() -> Result<Self> {
         Ok(Self {
-            listener: Listener::bind("127.0.0.1:0", ListenerConfig::default())?,
+            listener: Listener::bind("127.0.0.1:0", HandshakeConfig::default())?,
             connecting: HashMap::new(),
             everybody: HashMap::new(),
             next: Instant::now(),
@@ -46,7 +44,7 @@ impl Meetings {
 
     /// What is said from now on; handshakes under way are given up.
     pub fn introduce(&mut self, info: &Info) -> Result<()> {
-        self.listener.set_user_data(serde_json::to_vec(info)?);
+        self.listener.set_user_data(serde_json::to_vec(info)?)?;
         self.connecting.clear();
         Ok(())
     }
@@ -60,15 +58,15 @@ impl Meetings {
         missing: impl Fn(usize) -> bool,
     ) -> Result<Vec<(Info, PeerId)>> {
         let mut met = Vec::new();
-        let mut note = |connected: Connected<PeerId, TcpStream>| -> Result<()> {
-            let info: Info = serde_json::from_slice(&connected.info.user_data)
+        let mut note = |connected: Connected<TcpStream>| -> Result<()> {
+            let info: Info = serde_json::from_slice(&connected.user_data)
                 .context("what a worker says about itself")?;
             met.push((info, connected.peer));
             Ok(())
         };
         while let Some(arrival) = self.listener.poll(endpoint) {
             // One that failed concerns that worker alone; it comes again, or is dead.
-            if let Ok(connected) = arrival.result {
+            if let Ok(connected) = arrival {
                 note(connected)?;
             }
         }
@@ -88,8 +86,8 @@ impl Meetings {
             self.next = Instant::now() + Duration::from_millis(50);
             for (&index, &at) in &self.everybody {
                 if missing(index) && !self.connecting.contains_key(&index) {
-                    let config = ConnectorConfig::default().handshake(config(me)?);
-                    self.connecting.insert(index, Connector::new(at, config)?);
+                    self.connecting
+                        .insert(index, Connector::new(at, config(me)?)?);
                 }
             }
         }

@@ -1,341 +1,319 @@
-//! Two state machines, a channel with faults between them and a virtual clock.
+//! Two handshakes, a stream with faults between them, and a virtual clock.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::rc::Rc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::{Random, cases, endpoint};
+use fastrand::Rng;
+
+use super::{Store, cases, endpoint};
+use crate::handshake::deadline::Deadline;
+use crate::handshake::stream::StreamHandshake;
 use crate::handshake::*;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
-const RESEND: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(200);
+const TICK: Duration = Duration::from_millis(1);
 
-/// What may happen on the way, in percent.
-#[derive(Debug, Clone, Copy, Default)]
+/// What may happen on the way.
+#[derive(Debug, Clone, Copy)]
 struct Faults {
-    loss: u64,
-    duplicate: u64,
-    /// The longest delay of a frame; 0 keeps frames in order.
+    /// Bytes that a direction holds before a writer must wait.
+    room: usize,
+    /// The longest delay of a piece.
     delay_ms: u64,
-    damage: u64,
+    /// A direction breaks after so many bytes.
+    breaks: [Option<usize>; 2],
+    /// The side is not polled any more from this tick on.
+    stalls: [Option<u32>; 2],
+    /// The side is cancelled at this tick.
+    cancels: [Option<u32>; 2],
+}
+
+const NONE: Faults = Faults {
+    room: 1 << 20,
+    delay_ms: 0,
+    breaks: [None; 2],
+    stalls: [None; 2],
+    cancels: [None; 2],
+};
+
+/// One direction of the stream.
+#[derive(Debug, Default)]
+struct Link {
+    bytes: VecDeque<(Instant, u8)>,
+    sent: usize,
+    writer_gone: bool,
+    reader_gone: bool,
+}
+
+#[derive(Debug)]
+struct End {
+    now: Rc<Cell<Instant>>,
+    random: Rng,
+    faults: Faults,
+    breaks: Option<usize>,
+    from: Rc<RefCell<Link>>,
+    to: Rc<RefCell<Link>>,
+}
+
+impl End {
+    fn hesitates(&mut self) -> io::Result<()> {
+        match self.random.u8(..) {
+            0..20 if self.faults.delay_ms > 0 => Err(ErrorKind::WouldBlock.into()),
+            20..40 => Err(ErrorKind::Interrupted.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Read for End {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.hesitates()?;
+        let now = self.now.get();
+        let mut link = self.from.borrow_mut();
+        let here = link.bytes.iter().take_while(|(at, _)| *at <= now).count();
+        if here == 0 {
+            return match link.writer_gone && link.bytes.is_empty() {
+                true => Ok(0),
+                false => Err(ErrorKind::WouldBlock.into()),
+            };
+        }
+        let count = self.random.usize(1..=here.min(buffer.len()));
+        for (to, (_, from)) in buffer.iter_mut().zip(link.bytes.drain(..count)) {
+            *to = from;
+        }
+        Ok(count)
+    }
+}
+
+impl Write for End {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.hesitates()?;
+        let mut link = self.to.borrow_mut();
+        let broken = self.breaks.is_some_and(|at| link.sent >= at);
+        if link.reader_gone || broken {
+            link.writer_gone = true;
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let room = self.faults.room.saturating_sub(link.bytes.len());
+        if room == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let count = self.random.usize(1..=room.min(bytes.len()));
+        let delay = Duration::from_millis(self.random.u64(0..=self.faults.delay_ms));
+        let last = link.bytes.back().map(|(at, _)| *at);
+        let at = last.unwrap_or(self.now.get()).max(self.now.get() + delay);
+        link.bytes
+            .extend(bytes[..count].iter().map(|&byte| (at, byte)));
+        link.sent += count;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.hesitates()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.from.borrow_mut().reader_gone = true;
+        self.to.borrow_mut().writer_gone = true;
+    }
 }
 
 struct Side {
-    machine: Handshake,
-    /// What the machine asked to install, and when that will be done.
-    installing: Option<(PeerInfo, Instant)>,
-    install_fails: bool,
-    installed: Option<PeerInfo>,
-    established: bool,
-    error: Option<HandshakeError>,
-    sent: u32,
-}
-
-struct InFlight {
-    at: Instant,
-    order: u64,
-    to: usize,
-    bytes: Vec<u8>,
+    info: EndpointInfo,
+    store: Store,
+    handshake: Option<StreamHandshake<End>>,
+    result: Option<Result<Connected<End, EndpointInfo>, HandshakeError>>,
 }
 
 struct Pair {
-    now: Instant,
-    random: Random,
+    now: Rc<Cell<Instant>>,
     faults: Faults,
     sides: [Side; 2],
-    flight: Vec<InFlight>,
-    order: u64,
-    /// A digest of everything that happened, to compare runs.
-    trace: u64,
+    links: [Rc<RefCell<Link>>; 2],
+    tick: u32,
+    /// Ticks at which sides ended, and bytes that were sent, to compare runs.
+    trace: Vec<(u32, usize, usize)>,
 }
 
 fn info(side: usize) -> EndpointInfo {
-    let mut info = endpoint(side as u8 + 1, 10 + side as u32, 100 + side as u64);
-    info.capabilities = Capabilities::RDMA_READ | Capabilities::MESSAGES;
-    (info.max_message, info.immediate_grant) = (8192, 7 + side as u32);
-    info
+    endpoint(side as u8 + 1, 10 + side as u32, 100 + side as u64)
 }
 
 impl Pair {
     fn new(seed: u64, configs: [HandshakeConfig; 2], faults: Faults) -> Pair {
-        Self::with_infos(seed, [info(0), info(1)], configs, faults)
+        Self::of([info(0), info(1)], seed, configs, faults)
     }
 
-    fn with_infos(
-        seed: u64,
+    fn of(
         infos: [EndpointInfo; 2],
+        seed: u64,
         configs: [HandshakeConfig; 2],
         faults: Faults,
     ) -> Pair {
-        let now = Instant::now();
-        let mut random = Random::new(seed);
-        let mut infos = infos.into_iter();
-        let sides = configs.map(|config| Side {
-            machine: Handshake::new(
-                infos.next().unwrap(),
-                config.timeout(TIMEOUT).nonce(random.next()),
-                now,
-            )
-            .unwrap(),
-            installing: None,
-            install_fails: false,
-            installed: None,
-            established: false,
-            error: None,
-            sent: 0,
+        let now = Rc::new(Cell::new(Instant::now()));
+        let links = [(); 2].map(|()| Rc::new(RefCell::new(Link::default())));
+        let mut random = Rng::with_seed(seed);
+        let mut configs = configs.into_iter();
+        let sides = [0, 1].map(|me: usize| {
+            let end = End {
+                now: now.clone(),
+                random: random.fork(),
+                faults,
+                breaks: faults.breaks[me],
+                from: links[1 - me].clone(),
+                to: links[me].clone(),
+            };
+            let deadline = Deadline::after(now.get(), TIMEOUT);
+            let config = configs.next().unwrap().timeout(TIMEOUT);
+            Side {
+                info: infos[me],
+                store: Store::new(infos[me]),
+                handshake: Some(StreamHandshake::new(end, infos[me], config, deadline)),
+                result: None,
+            }
         });
         Pair {
             now,
-            random,
             faults,
             sides,
-            flight: Vec::new(),
-            order: 0,
-            trace: 0,
+            links,
+            tick: 0,
+            trace: Vec::new(),
         }
     }
 
-    fn record(&mut self, what: u64) {
-        self.trace = (self.trace ^ what)
-            .wrapping_mul(0x0100_0000_01b3)
-            .rotate_left(17);
-    }
-
-    fn send(&mut self, from: usize, bytes: Vec<u8>) {
-        self.sides[from].sent += 1;
-        self.record(bytes.len() as u64 ^ (from as u64) << 32);
-        let copies = 1 + u64::from(self.random.chance(self.faults.duplicate));
-        for _ in 0..copies {
-            if self.random.chance(self.faults.loss) {
-                continue;
-            }
-            let mut bytes = bytes.clone();
-            if self.random.chance(self.faults.damage) {
-                let at = self.random.below(bytes.len() as u64) as usize;
-                bytes[at] ^= 1 << self.random.below(8);
-            }
-            let delay = self.random.below(self.faults.delay_ms + 1);
-            self.order += 1;
-            let at = self.now + Duration::from_millis(delay);
-            self.flight.push(InFlight {
-                at,
-                order: self.order,
-                to: 1 - from,
-                bytes,
-            });
-        }
-    }
-
-    /// Does everything that is due at this moment.
-    fn settle(&mut self) {
-        loop {
-            let mut idle = true;
-            for me in 0..2 {
-                let now = self.now;
-                let side = &mut self.sides[me];
-                side.machine.handle_timeout(now);
-                if side.installing.as_ref().is_some_and(|(_, at)| now >= *at)
-                    && let Some((peer, _)) = side.installing.take()
-                {
-                    if side.install_fails {
-                        side.machine.install_failed("the table of handles is full");
-                    } else {
-                        side.installed = Some(peer);
-                        side.machine.installed(now);
-                    }
-                    idle = false;
-                }
-                while let Some(event) = self.sides[me].machine.poll_event() {
-                    idle = false;
-                    self.event(me, event);
-                }
-                let mut bytes = Vec::new();
-                while self.sides[me].machine.poll_transmit(&mut bytes) {
-                    idle = false;
-                    self.send(me, std::mem::take(&mut bytes));
-                }
-            }
-            let due = self
-                .flight
-                .iter()
-                .enumerate()
-                .filter(|(_, frame)| frame.at <= self.now);
-            if let Some((index, _)) = due.min_by_key(|(_, frame)| (frame.at, frame.order)) {
-                idle = false;
-                let frame = self.flight.swap_remove(index);
-                let machine = &mut self.sides[frame.to].machine;
-                let error = machine.handle_frame(self.now, &frame.bytes).is_err();
-                self.record(u64::from(error));
-            }
-            if idle {
-                return;
-            }
-        }
-    }
-
-    fn event(&mut self, me: usize, event: Event) {
-        let now = self.now;
-        match event {
-            Event::Install(peer) => {
-                self.record(1);
-                let delay = self.random.below(self.faults.delay_ms * 3 + 1);
-                self.sides[me].installing = Some((peer, now + Duration::from_millis(delay)));
-            }
-            Event::Established => {
-                self.record(2);
-                self.sides[me].established = true;
-                // The rule of the whole module: the other side holds our handle, ours and no other.
-                let (mine, other) = (&self.sides[me], &self.sides[1 - me]);
-                let theirs = other
-                    .installed
-                    .as_ref()
-                    .expect("established before the other side has a handle");
-                assert_eq!(theirs.endpoint, *mine.machine.local());
-                assert_eq!(
-                    mine.installed.as_ref().map(|peer| peer.endpoint),
-                    Some(*other.machine.local())
-                );
-            }
-            Event::Failed(error) => {
-                self.record(3);
-                let side = &mut self.sides[me];
-                side.error = Some(error);
-                (side.installed, side.installing) = (None, None);
-            }
-        }
-    }
-
-    /// Runs until nothing is left to happen.
+    /// Runs until both sides have ended, or one is stalled and the other has ended.
     fn run(&mut self) {
-        loop {
-            self.settle();
-            let frames = self.flight.iter().map(|frame| frame.at);
-            let installs = self
-                .sides
-                .iter()
-                .filter_map(|side| side.installing.as_ref().map(|(_, at)| *at));
-            let timeouts = self
-                .sides
-                .iter()
-                .filter_map(|side| side.machine.next_timeout());
-            let Some(next) = frames.chain(installs).chain(timeouts).min() else {
-                return;
-            };
-            assert!(next > self.now, "time stands still");
-            self.now = next;
+        while (0..2).any(|me| self.is_running(me)) {
+            // A deadline is kept to the tick.
+            assert!(self.tick <= TIMEOUT.as_millis() as u32, "it does not end");
+            for me in 0..2 {
+                self.turn(me);
+            }
+            self.tick += 1;
+            self.now.set(self.now.get() + TICK);
+        }
+        for side in &self.sides {
+            match &side.result {
+                Some(Ok(_)) => assert!(side.store.pending.is_empty()),
+                Some(Err(_)) => assert!(side.store.is_empty(), "a peer is left behind"),
+                None => {}
+            }
+        }
+    }
+
+    fn is_running(&self, me: usize) -> bool {
+        let stalled = self.faults.stalls[me].is_some_and(|at| self.tick >= at);
+        self.sides[me].handshake.is_some() && !stalled
+    }
+
+    fn turn(&mut self, me: usize) {
+        if !self.is_running(me) {
+            return;
+        }
+        let side = &mut self.sides[me];
+        let Some(mut handshake) = side.handshake.take() else {
+            return;
+        };
+        if self.faults.cancels[me] == Some(self.tick) {
+            let error = handshake.cancel(&mut side.store, HandshakeErrorKind::Cancelled);
+            return self.ended(me, Err(error));
+        }
+        match handshake.poll(&mut side.store, self.now.get()) {
+            Poll::Pending => side.handshake = Some(handshake),
+            Poll::Ready(result) => self.ended(me, result),
+        }
+    }
+
+    fn ended(&mut self, me: usize, result: Result<Connected<End, EndpointInfo>, HandshakeError>) {
+        if let Ok(connected) = &result {
+            // The rule of the whole module: the other side has made our handle, ours and no other.
+            let [mine, other] = [me, 1 - me].map(|side| &self.sides[side]);
+            assert!(other.store.known.contains(&mine.info), "too early");
+            assert_eq!(connected.info, other.info);
+            assert_eq!(mine.store.active[&other.info.address], other.info);
+        }
+        let sent = self.links[me].borrow().sent;
+        self.trace.push((self.tick, me, sent));
+        self.sides[me].result = Some(result);
+    }
+
+    fn kind(&self, me: usize) -> &HandshakeErrorKind {
+        match &self.sides[me].result {
+            Some(Err(error)) => error.kind(),
+            other => panic!("side {me}: {other:?}"),
         }
     }
 
     fn both_established(&self) -> bool {
-        self.sides
-            .iter()
-            .all(|side| side.established && side.error.is_none())
-    }
-
-    fn inject(&mut self, to: usize, after: Duration, bytes: Vec<u8>) {
-        self.order += 1;
-        self.flight.push(InFlight {
-            at: self.now + after,
-            order: self.order,
-            to,
-            bytes,
-        });
+        let mut sides = self.sides.iter();
+        sides.all(|side| matches!(side.result, Some(Ok(_))))
     }
 }
 
-fn datagram() -> HandshakeConfig {
-    HandshakeConfig::default().channel(Channel::Datagram { resend: RESEND })
+/// Settings in all the ways that have to work.
+fn random_config(random: &mut Rng, side: usize) -> HandshakeConfig {
+    HandshakeConfig::default()
+        .speak_first(side == 0 || random.bool())
+        .user_data(vec![side as u8; random.usize(0..64)])
+        .require(match random.bool() {
+            true => Capabilities::RDMA_READ,
+            false => Capabilities::empty(),
+        })
 }
 
-/// A configuration in all the ways that have to work.
-fn random_config(random: &mut Random, side: usize) -> HandshakeConfig {
-    datagram()
-        .speak_first(side == 0 || random.chance(50))
-        .user_data(vec![side as u8; random.below(64) as usize])
-        .require(Capabilities::from_bits(random.below(2)))
-}
-
-#[test]
-fn over_a_stream_two_frames_each_are_enough_whoever_starts() {
-    for (first, second) in [(true, false), (false, true), (true, true)] {
-        let stream = HandshakeConfig::default;
-        let configs = [
-            stream().speak_first(first).user_data(*b"abc"),
-            stream().speak_first(second),
-        ];
-        let mut pair = Pair::new(1, configs, Faults::default());
-        pair.run();
-        assert!(pair.both_established());
-        assert_eq!(pair.sides.each_ref().map(|side| side.sent), [2, 2]);
-        let seen = pair.sides[1].installed.as_ref().unwrap();
-        assert_eq!(
-            (&seen.endpoint, seen.user_data.as_slice()),
-            (&info(0), b"abc".as_slice())
-        );
-    }
-}
-
-#[test]
-fn two_sides_that_both_wait_time_out() {
-    let wait = || HandshakeConfig::default().speak_first(false);
-    let mut pair = Pair::new(1, [wait(), wait()], Faults::default());
-    pair.run();
-    for side in &pair.sides {
-        assert!(
-            matches!(side.error, Some(HandshakeError::TimedOut(Phase::Greeting))),
-            "{:?}",
-            side.error
-        );
-    }
+fn configs() -> [HandshakeConfig; 2] {
+    [true, false].map(|first| HandshakeConfig::default().speak_first(first))
 }
 
 #[test]
 fn nobody_is_established_before_the_other_has_its_handle_whatever_the_channel_does() {
-    let mut established = 0;
-    let total = cases(8_000);
-    for seed in 0..total {
-        let mut random = Random::new(seed);
+    let (mut established, mut failed) = (0, 0);
+    for seed in 0..cases(3_000) {
+        let mut random = Rng::with_seed(seed);
+        let mut rarely = |end: usize| (random.u8(..) < 50).then(|| random.usize(0..end));
+        let breaks = [rarely(250), rarely(250)];
+        let mut tick = || rarely(40).map(|tick| tick as u32);
+        let (stalls, cancels) = ([tick(), tick()], [tick(), tick()]);
         let faults = Faults {
-            loss: random.below(50),
-            duplicate: random.below(50),
-            delay_ms: random.below(200),
-            damage: random.below(10),
+            room: random.usize(1..300),
+            delay_ms: random.u64(0..20),
+            breaks,
+            stalls,
+            cancels,
         };
-        let configs = [random_config(&mut random, 0), random_config(&mut random, 1)];
+        let configs = [0, 1].map(|side| random_config(&mut random, side));
         let mut pair = Pair::new(seed, configs, faults);
+        pair.sides[1].store.fails = random.u8(..) < 10;
         pair.run();
-        for side in &pair.sides {
-            assert!(
-                side.established || side.error.is_some(),
-                "seed {seed}: neither established nor failed"
-            );
-            assert!(side.sent < 400, "seed {seed}: {} frames sent", side.sent);
+        match pair.both_established() {
+            true => established += 1,
+            false => failed += 1,
         }
-        established += u64::from(pair.both_established());
     }
-    // With up to half of the frames lost some run into the deadline, but few.
-    assert!(
-        established * 100 >= total * 99,
-        "{established} of {total} established"
-    );
+    assert!(established > 0 && failed > 0, "{established} and {failed}");
 }
 
 #[test]
-fn a_channel_that_loses_nothing_for_good_always_succeeds() {
-    for seed in 0..cases(5_000) {
-        let mut random = Random::new(seed);
+fn a_slow_channel_without_faults_always_succeeds() {
+    for seed in 0..cases(2_000) {
+        let mut random = Rng::with_seed(seed);
         let faults = Faults {
-            loss: 0,
-            duplicate: random.below(100),
-            delay_ms: random.below(100),
-            damage: 0,
+            room: random.usize(60..300),
+            delay_ms: random.u64(0..5),
+            ..NONE
         };
-        let configs = [random_config(&mut random, 0), random_config(&mut random, 1)];
+        let configs = [0, 1].map(|side| random_config(&mut random, side));
         let mut pair = Pair::new(seed, configs, faults);
         pair.run();
-        assert!(
-            pair.both_established(),
-            "seed {seed}: {:?}",
-            pair.sides.each_ref().map(|s| &s.error)
-        );
+        let results = pair.sides.each_ref().map(|side| &side.result);
+        assert!(pair.both_established(), "seed {seed}: {results:?}");
     }
 }
 
@@ -343,171 +321,197 @@ fn a_channel_that_loses_nothing_for_good_always_succeeds() {
 fn a_seed_replays_exactly() {
     let run = |seed| {
         let faults = Faults {
-            loss: 30,
-            duplicate: 30,
-            delay_ms: 100,
-            damage: 10,
+            room: 100,
+            delay_ms: 10,
+            ..NONE
         };
-        let mut pair = Pair::new(seed, [datagram(), datagram()], faults);
-        let start = pair.now;
+        let mut pair = Pair::new(seed, configs(), faults);
         pair.run();
-        (pair.trace, pair.now - start)
+        pair.trace
     };
     for seed in 0..50 {
         assert_eq!(run(seed), run(seed));
     }
-    assert_ne!(run(1), run(2));
-}
-
-/// All frames of a finished handshake between the same addresses.
-fn recording(seed: u64, infos: [EndpointInfo; 2]) -> Vec<(usize, Vec<u8>)> {
-    let mut pair = Pair::with_infos(seed, infos, [datagram(), datagram()], Faults::default());
-    let mut frames = Vec::new();
-    for _ in 0..10 {
-        for me in 0..2 {
-            let mut bytes = Vec::new();
-            while pair.sides[me].machine.poll_transmit(&mut bytes) {
-                frames.push((1 - me, bytes.clone()));
-                pair.sides[1 - me]
-                    .machine
-                    .handle_frame(pair.now, &bytes)
-                    .unwrap();
-                bytes.clear();
-            }
-            while let Some(event) = pair.sides[me].machine.poll_event() {
-                if let Event::Install(_) = event {
-                    pair.sides[me].machine.installed(pair.now);
-                }
-            }
-        }
-    }
-    frames
+    assert!((1..50).any(|seed| run(seed) != run(0)));
 }
 
 #[test]
-fn frames_left_over_from_earlier_handshakes_and_dead_incarnations_do_no_harm() {
-    for seed in 0..cases(3_000) {
-        let mut random = Random::new(seed ^ 0x5eed);
-        // Either the same two endpoints at an earlier time, or one of them before its restart.
-        let mut before = [info(0), info(1)];
-        if random.chance(50) {
-            before[1].incarnation = Incarnation::from_number(7).unwrap();
-        }
-        let old = recording(seed ^ 0xffff, before);
-        assert!(old.len() >= 4);
-        // Nothing is lost for good, so that only the old frames could do harm.
-        let faults = Faults {
-            loss: 0,
-            duplicate: 20,
-            delay_ms: 50,
-            damage: 0,
+fn both_learn_the_other_whoever_starts() {
+    for (first, second) in [(true, false), (false, true), (true, true)] {
+        let [one, other] = configs();
+        let configs = [
+            one.speak_first(first).user_data(*b"abc"),
+            other.speak_first(second),
+        ];
+        let mut pair = Pair::new(1, configs, NONE);
+        pair.run();
+        assert!(pair.both_established());
+        let Some(Ok(connected)) = &pair.sides[1].result else {
+            panic!()
         };
-        let mut pair = Pair::new(seed, [datagram(), datagram()], faults);
-        for (to, bytes) in old {
-            if random.chance(70) {
-                pair.inject(to, Duration::from_millis(random.below(500)), bytes);
-            }
-        }
+        assert_eq!(connected.info, info(0));
+        assert_eq!(connected.user_data, b"abc");
+    }
+}
+
+#[test]
+fn two_sides_that_both_wait_time_out() {
+    let wait = || HandshakeConfig::default().speak_first(false);
+    let mut pair = Pair::new(1, [wait(), wait()], NONE);
+    pair.run();
+    for side in [0, 1] {
+        assert!(matches!(pair.kind(side), HandshakeErrorKind::TimedOut(_)));
+    }
+}
+
+#[test]
+fn a_peer_that_confirms_and_stops_reading_meets_the_deadline() {
+    for me in [0, 1] {
+        let [mut one, mut other] = configs();
+        let config = [&mut one, &mut other];
+        *config[me] = config[me].clone().user_data(vec![7; 5_000]);
+        let mut pair = Pair::new(
+            2,
+            [one, other],
+            Faults {
+                room: 1_000,
+                ..NONE
+            },
+        );
+        // A side that confirms whatever it reads, and stops.
+        pair.sides[1 - me].handshake = None;
+        let theirs = info(1 - me);
+        let nonce = {
+            let mut frames = Vec::new();
+            wire::put_hello(&mut frames, &theirs, 77, Capabilities::empty(), b"");
+            pair.feed(1 - me, &frames);
+            pair.turn_until_sent(me)
+        };
+        let mut ready = Vec::new();
+        wire::put_ready(&mut ready, nonce);
+        pair.feed(1 - me, &ready);
+        // The rest is never read.
         pair.run();
         assert!(
-            pair.both_established(),
-            "seed {seed}: {:?}",
-            pair.sides.each_ref().map(|s| &s.error)
+            matches!(pair.kind(me), HandshakeErrorKind::TimedOut(_)),
+            "{:?}",
+            pair.kind(me)
         );
+        let Some(Err(error)) = &pair.sides[me].result else {
+            panic!()
+        };
+        assert!(error.to_string().contains("sending"), "{error}");
+    }
+}
+
+impl Pair {
+    /// Bytes that side `from` sends by hand.
+    fn feed(&mut self, from: usize, bytes: &[u8]) {
+        let mut link = self.links[from].borrow_mut();
+        link.writer_gone = false;
+        link.bytes
+            .extend(bytes.iter().map(|&byte| (self.now.get(), byte)));
+    }
+
+    /// Lets side `me` work until the nonce of its hello is on the way, and returns that.
+    fn turn_until_sent(&mut self, me: usize) -> u64 {
+        self.links[me].borrow_mut().reader_gone = false;
+        for _ in 0..50 {
+            self.turn(me);
+        }
+        let link = self.links[me].borrow();
+        let bytes: Vec<_> = link.bytes.iter().map(|(_, byte)| *byte).collect();
+        u64::from_be_bytes(bytes[20..28].try_into().unwrap())
+    }
+}
+
+#[test]
+fn a_side_that_is_refused_while_it_writes_learns_the_refusal() {
+    let config = HandshakeConfig::default().user_data(vec![1; 60_000]);
+    let refusing = HandshakeConfig::default()
+        .speak_first(false)
+        .max_user_data(10);
+    for seed in 0..100 {
+        let faults = Faults { room: 500, ..NONE };
+        let mut pair = Pair::new(seed, [config.clone(), refusing.clone()], faults);
+        pair.run();
+        assert!(matches!(
+            pair.kind(1),
+            HandshakeErrorKind::PeerDataTooLong {
+                length: 60_000,
+                limit: 10
+            }
+        ));
+        let HandshakeErrorKind::Rejected { reason, text } = pair.kind(0) else {
+            panic!("seed {seed}: {:?}", pair.kind(0));
+        };
+        assert_eq!(*reason, RejectReason::Malformed);
+        assert!(text.contains("max_user_data"), "{text}");
     }
 }
 
 #[test]
 fn a_peer_that_cannot_make_a_handle_fails_both_sides_and_says_why() {
-    for channel in [HandshakeConfig::default(), datagram()] {
-        let mut pair = Pair::new(3, [channel.clone(), channel], Faults::default());
-        pair.sides[1].install_fails = true;
-        pair.run();
-        assert!(matches!(
-            pair.sides[1].error,
-            Some(HandshakeError::Install(_))
-        ));
-        let Some(HandshakeError::Rejected {
-            reason: RejectReason::Install,
-            text,
-        }) = &pair.sides[0].error
-        else {
-            panic!("{:?}", pair.sides[0].error);
-        };
-        assert_eq!(text, "the table of handles is full");
-        assert!(pair.sides.iter().all(|side| side.installed.is_none()));
-    }
+    let mut pair = Pair::new(3, configs(), NONE);
+    pair.sides[1].store.fails = true;
+    pair.run();
+    assert!(matches!(pair.kind(1), HandshakeErrorKind::Install(_)));
+    let HandshakeErrorKind::Rejected { reason, text } = pair.kind(0) else {
+        panic!("{:?}", pair.kind(0));
+    };
+    assert_eq!(*reason, RejectReason::Install);
+    assert_eq!(text, "the table of handles is full");
 }
 
 #[test]
 fn a_missing_capability_is_named_on_both_sides() {
-    for (needy, lacking) in [(0, 1), (1, 0)] {
-        for channel in [HandshakeConfig::default(), datagram()] {
-            let mut configs = [channel.clone(), channel];
-            configs[needy] = configs[needy]
-                .clone()
-                .require(Capabilities::RDMA_WRITE | Capabilities::RDMA_READ);
-            let mut pair = Pair::new(4, configs, Faults::default());
-            pair.run();
-            let write = Capabilities::RDMA_WRITE;
-            for (side, error) in [&pair.sides[needy].error, &pair.sides[lacking].error]
-                .into_iter()
-                .enumerate()
-            {
-                match (side, error) {
-                    (0, Some(HandshakeError::PeerLacks(what))) => assert_eq!(*what, write),
-                    (1, Some(HandshakeError::WeLack(what))) => assert_eq!(*what, write),
-                    (
-                        _,
-                        Some(HandshakeError::Rejected {
-                            reason: RejectReason::Capabilities(what),
-                            ..
-                        }),
-                    ) => {
-                        assert_eq!(*what, write)
-                    }
-                    (_, other) => panic!("{other:?}"),
+    for needy in [0, 1] {
+        let mut configs = configs();
+        configs[needy] = configs[needy]
+            .clone()
+            .require(Capabilities::RDMA_WRITE | Capabilities::RDMA_READ);
+        let mut pair = Pair::new(4, configs, NONE);
+        pair.run();
+        for side in [0, 1] {
+            match pair.kind(side) {
+                HandshakeErrorKind::PeerLacks(what) if side == needy => {
+                    assert_eq!(*what, Capabilities::RDMA_WRITE);
                 }
+                HandshakeErrorKind::WeLack(what) if side != needy => {
+                    assert_eq!(*what, Capabilities::RDMA_WRITE);
+                }
+                HandshakeErrorKind::Rejected {
+                    reason: RejectReason::Capabilities(what),
+                    ..
+                } => assert_eq!(*what, Capabilities::RDMA_WRITE),
+                other => panic!("{other:?}"),
             }
         }
     }
 }
 
 #[test]
-fn a_restarted_peer_is_recognised_and_refused() {
+fn another_incarnation_or_endpoint_than_the_expected_one_is_refused() {
     let before = Incarnation::from_number(55).unwrap();
-    let mut pair = Pair::new(
-        5,
-        [
-            HandshakeConfig::default().expect_incarnation(before),
-            HandshakeConfig::default(),
-        ],
-        Faults::default(),
-    );
+    let [first, second] = configs();
+    let configs = [first.clone().expect_incarnation(before), second.clone()];
+    let mut pair = Pair::new(5, configs, NONE);
     pair.run();
-    let Some(HandshakeError::PeerRestarted { expected, found }) = pair.sides[0].error else {
-        panic!("{:?}", pair.sides[0].error);
+    let HandshakeErrorKind::PeerRestarted { expected, found } = pair.kind(0) else {
+        panic!("{:?}", pair.kind(0));
     };
-    assert_eq!((expected, found), (before, info(1).incarnation));
-    assert!(matches!(
-        pair.sides[1].error,
-        Some(HandshakeError::Rejected {
-            reason: RejectReason::WrongPeer,
-            ..
-        })
-    ));
-}
+    assert_eq!((*expected, *found), (before, info(1).incarnation));
+    let refused = |pair: &Pair| match pair.kind(1) {
+        HandshakeErrorKind::Rejected { reason, .. } => *reason == RejectReason::WrongPeer,
+        _ => false,
+    };
+    assert!(refused(&pair));
 
-#[test]
-fn another_endpoint_than_the_expected_one_is_refused() {
-    let config = HandshakeConfig::default().expect_address(endpoint(9, 9, 9).address);
-    let mut pair = Pair::new(6, [config, HandshakeConfig::default()], Faults::default());
+    let configs = [first.expect_address(endpoint(9, 9, 9).address), second];
+    let mut pair = Pair::new(6, configs, NONE);
     pair.run();
-    assert!(matches!(
-        pair.sides[0].error,
-        Some(HandshakeError::WrongPeer { .. })
-    ));
-    assert!(pair.sides[1].error.is_some());
+    assert!(matches!(pair.kind(0), HandshakeErrorKind::WrongPeer { .. }));
+    assert!(refused(&pair));
 }
 
 #[test]
@@ -515,75 +519,34 @@ fn a_peer_with_our_own_address_is_refused_but_ourselves_we_may_connect_to() {
     let mut stranger = info(0);
     stranger.incarnation = Incarnation::from_number(1).unwrap();
     for (other, works) in [(stranger, false), (info(0), true)] {
-        let configs = [HandshakeConfig::default(), HandshakeConfig::default()];
-        let mut pair = Pair::with_infos(7, [info(0), other], configs, Faults::default());
+        let mut pair = Pair::of([info(0), other], 7, configs(), NONE);
         pair.run();
         assert_eq!(pair.both_established(), works);
     }
 }
 
 #[test]
-fn a_stream_that_echoes_is_noticed() {
-    let mut side = Handshake::new(info(0), HandshakeConfig::default(), Instant::now()).unwrap();
-    let mut bytes = Vec::new();
-    assert!(side.poll_transmit(&mut bytes));
-    side.handle_frame(Instant::now(), &bytes).unwrap();
-    assert!(matches!(
-        side.poll_event(),
-        Some(Event::Failed(HandshakeError::Reflected))
-    ));
-}
-
-#[test]
-fn cancelling_tells_the_peer_and_does_nothing_afterwards() {
-    let mut pair = Pair::new(
-        8,
-        [HandshakeConfig::default(), HandshakeConfig::default()],
-        Faults::default(),
-    );
-    pair.sides[0].machine.cancel(RejectReason::Closing);
-    pair.sides[0].machine.cancel(RejectReason::Busy);
+fn cancelling_tells_the_peer() {
+    let faults = Faults {
+        cancels: [Some(0), None],
+        ..NONE
+    };
+    let mut pair = Pair::new(8, configs(), faults);
     pair.run();
+    assert!(matches!(pair.kind(0), HandshakeErrorKind::Cancelled));
     assert!(matches!(
-        pair.sides[0].error,
-        Some(HandshakeError::Cancelled)
-    ));
-    assert!(matches!(
-        pair.sides[1].error,
-        Some(HandshakeError::Rejected {
+        pair.kind(1),
+        HandshakeErrorKind::Rejected {
             reason: RejectReason::Closing,
             ..
-        })
+        }
     ));
-
-    let mut pair = Pair::new(
-        8,
-        [HandshakeConfig::default(), HandshakeConfig::default()],
-        Faults::default(),
-    );
-    pair.run();
-    pair.sides[0].machine.cancel(RejectReason::Closing);
-    pair.run();
-    assert!(pair.both_established());
 }
 
 #[test]
-fn out_of_turn_frames_on_a_stream_break_it_with_an_error() {
-    // A confirmation without an introduction.
-    let frames = recording(1, [info(0), info(1)]);
-    let (_, ready) = frames
-        .iter()
-        .find(|(to, bytes)| *to == 0 && bytes[5] == 2)
-        .unwrap();
-    let mut side = Handshake::new(info(0), HandshakeConfig::default(), Instant::now()).unwrap();
-    assert!(matches!(
-        side.handle_frame(Instant::now(), ready),
-        Err(FrameError::Protocol(_))
-    ));
-    assert_eq!(side.phase(), Phase::Failed);
-    assert!(matches!(
-        side.poll_event(),
-        Some(Event::Failed(HandshakeError::Frame(_)))
-    ));
-    assert!(side.poll_event().is_none());
+fn an_endpoint_rebuilt_in_the_middle_fails_the_handshake() {
+    let mut pair = Pair::new(9, configs(), NONE);
+    pair.sides[0].store.local = endpoint(1, 11, 300);
+    pair.run();
+    assert!(matches!(pair.kind(0), HandshakeErrorKind::LocalChanged));
 }
