@@ -121,13 +121,6 @@ impl EndpointAddress {
     /// The queue key used where nobody chose another.
     pub const DEFAULT_QUEUE_KEY: u32 = 0x4242;
 
-    /// Of nobody. It never leaves the crate: an address that a program has is plausible.
-    pub(crate) const NOBODY: Self = EndpointAddress {
-        gid: Gid([0; 16]),
-        queue_pair: 0,
-        queue_key: 0,
-    };
-
     /// An address from its parts.
     ///
     /// # Errors

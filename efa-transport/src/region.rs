@@ -189,12 +189,6 @@ impl Region {
         self.0.rkey
     }
 
-    /// What tells the region from others for as long as it lives.
-    #[inline(always)]
-    pub(crate) fn identity(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
-    }
-
     /// Its number in the domain: small, and no other live region's. It is given again once the last
     /// handle to the region is gone.
     #[inline]
@@ -382,12 +376,6 @@ impl<'a> Slice<'a> {
         part(self.region, self.addr, self.length, range)
     }
 
-    /// What it consists of: region, address, length.
-    #[inline(always)]
-    pub(crate) fn parts(self) -> (&'a Region, u64, u64) {
-        (self.region, self.addr, self.length)
-    }
-
     /// The slice of these parts, which are inside the region.
     #[inline(always)]
     pub(crate) fn of_parts(region: &'a Region, addr: u64, length: u64) -> Self {
@@ -402,12 +390,6 @@ impl<'a> Slice<'a> {
     #[inline(always)]
     pub(crate) fn addr(&self) -> u64 {
         self.addr
-    }
-
-    /// As [`Region::identity`].
-    #[inline(always)]
-    pub(crate) fn identity(&self) -> usize {
-        self.region.identity()
     }
 
     /// Whether the region belongs to the domain with this identity.

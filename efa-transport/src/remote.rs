@@ -72,17 +72,6 @@ impl RemoteRegion {
     /// Bytes of a descriptor on the wire.
     pub const WIRE_SIZE: usize = 20;
 
-    /// What it consists of: address, length, remote key.
-    #[inline(always)]
-    pub(crate) fn parts(self) -> (u64, u64, u32) {
-        (self.addr, self.len, self.rkey)
-    }
-
-    /// The region of these parts, which were one's.
-    pub(crate) fn of_parts(addr: u64, len: u64, rkey: u32) -> Self {
-        Self { addr, len, rkey }
-    }
-
     /// A region of `len` bytes at `addr`, an address in the peer's terms, reachable with `rkey`.
     ///
     /// # Errors

@@ -154,11 +154,6 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         !self.turns.is_empty()
     }
 
-    /// Operations that wait for credits.
-    pub(crate) fn waiting(&self) -> u32 {
-        self.turns.len()
-    }
-
     /// Whether an operation that has posted nothing waits: a newcomer must not overtake it.
     #[inline]
     pub(crate) fn has_fresh(&self) -> bool {

@@ -133,6 +133,7 @@ impl Slot {
     }
 
     /// Whether the device may have requests of it now or later.
+    #[cfg(test)]
     pub(crate) fn is_in_flight(&self) -> bool {
         match self.status() {
             Status::Free => false,
