@@ -115,27 +115,49 @@ enum Life {
 /// What is counted of a peer's operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerCounts {
-    /// Operations and bytes: those that have succeeded, and those in flight.
-    pub(crate) operations: u64,
-    pub(crate) bytes: u64,
-    /// Operations that have, or may have, requests with the device.
-    pub(crate) in_flight: u32,
-    pub(crate) failed: u32,
+    /// Operations that have begun.
+    begun: u64,
+    /// Those of them that have, and will have, nothing with the device any more.
+    ended: u64,
+    /// Bytes of those that have begun, but for those that have failed.
+    bytes: u64,
+    failed: u64,
 }
 
 impl PeerCounts {
     /// An operation of so many bytes begins.
     #[inline]
-    pub(crate) fn count(&mut self, bytes: u64) {
-        self.in_flight += 1;
-        self.operations += 1;
+    pub(crate) fn begin(&mut self, bytes: u64) {
+        self.begun += 1;
         self.bytes += bytes;
     }
 
-    /// An operation that was counted is none of those that succeed.
-    pub(crate) fn uncount(&mut self, bytes: u64) {
-        self.operations -= 1;
+    /// An operation of so many bytes has failed.
+    pub(crate) fn fail(&mut self, bytes: u64) {
+        self.failed += 1;
         self.bytes -= bytes;
+    }
+
+    /// An operation of so many bytes, which has ended, never was.
+    pub(crate) fn take_back(&mut self, bytes: u64) {
+        self.begun -= 1;
+        self.ended -= 1;
+        self.bytes -= bytes;
+    }
+
+    /// Operations that have, or may have, requests with the device.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.begun - self.ended
+    }
+
+    /// Operations that have succeeded, and those in flight that have not failed; and their bytes.
+    pub(crate) fn good(&self) -> (u64, u64) {
+        (self.begun - self.failed, self.bytes)
+    }
+
+    /// Operations that have failed.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed
     }
 }
 
@@ -280,8 +302,8 @@ impl<A: Reach> Peers<A> {
         let entry = entry.with_life(life);
         match self.entries.get_mut(index as usize) {
             Some(old) => {
-                self.past.0 += old.counts.operations;
-                self.past.1 += old.counts.bytes;
+                let good = old.counts.good();
+                self.past = (self.past.0 + good.0, self.past.1 + good.1);
                 *old = entry;
             }
             None => {
@@ -410,7 +432,8 @@ impl<A: Reach> Peers<A> {
     /// Operations and bytes of all peers, past ones too.
     pub(crate) fn totals(&self) -> (u64, u64) {
         self.entries.iter().fold(self.past, |sum, entry| {
-            (sum.0 + entry.counts.operations, sum.1 + entry.counts.bytes)
+            let good = entry.counts.good();
+            (sum.0 + good.0, sum.1 + good.1)
         })
     }
 
@@ -425,8 +448,8 @@ impl<A: Reach> Peers<A> {
     /// Operations in flight with all peers.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> u64 {
-        let counts = self.entries.iter().map(|entry| entry.counts.in_flight);
-        counts.map(u64::from).sum()
+        let counts = self.entries.iter().map(|entry| entry.counts.in_flight());
+        counts.sum()
     }
 
     /// Connected peers.
@@ -444,7 +467,7 @@ impl<A: Reach> Peers<A> {
         };
         let key = (entry.address, entry.incarnation);
         let source = source(entry.handle.as_ref(), entry.address);
-        let (life, idle) = (entry.life, entry.counts.in_flight == 0);
+        let (life, idle) = (entry.life, entry.counts.in_flight() == 0);
         if matches!(life, Life::Gone(_)) {
             return false;
         }
@@ -476,8 +499,8 @@ impl<A: Reach> Peers<A> {
     #[inline]
     pub(crate) fn ended(&mut self, id: PeerId) {
         if let Some(entry) = self.entries.get_mut(id.index() as usize) {
-            debug_assert!(entry.counts.in_flight > 0, "an operation ended twice");
-            entry.counts.in_flight -= 1;
+            debug_assert!(entry.counts.in_flight() > 0, "an operation ended twice");
+            entry.counts.ended += 1;
         }
     }
 
@@ -494,7 +517,7 @@ impl<A: Reach> Peers<A> {
     fn sweep_leaving(&mut self) {
         let mut at = 0;
         while let Some(&index) = self.leaving.get(at) {
-            if self.entries[index as usize].counts.in_flight == 0 {
+            if self.entries[index as usize].counts.in_flight() == 0 {
                 self.leaving.swap_remove(at);
                 self.retire(index);
             } else {
@@ -599,8 +622,8 @@ mod tests {
             handle: Some(handle.clone()),
             ..peer(1)
         });
-        peers.get_mut(id).unwrap().counts.count(10);
-        peers.get_mut(id).unwrap().counts.count(10);
+        peers.get_mut(id).unwrap().counts.begin(10);
+        peers.get_mut(id).unwrap().counts.begin(10);
         assert!(peers.remove(id, Gone::Disconnected));
         assert!(!peers.remove(id, Gone::Rebuilt));
         assert_eq!(peers.gone(id), Gone::Disconnected);

@@ -79,7 +79,10 @@ struct RegionInner {
     length: u64,
     lkey: u32,
     rkey: u32,
+    /// In the process.
     number: u32,
+    /// In the books of the domain.
+    place: u32,
     writable: bool,
     /// Whether the domain's [`Regions`] tell of it.
     listed: bool,
@@ -93,15 +96,21 @@ impl Drop for RegionInner {
     }
 }
 
-/// The live regions of a domain: their numbers, and which rkey is whose.
+/// The numbers of the live regions of the process.
+fn numbers() -> MutexGuard<'static, Slab<()>> {
+    static NUMBERS: Mutex<Slab<()>> = Mutex::new(Slab::new());
+    NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The live regions of a domain, and which rkey is whose.
 #[derive(Default)]
 pub(crate) struct Regions(Mutex<Books>);
 
 #[derive(Default)]
 struct Books {
-    by_number: Slab<Weak<RegionInner>>,
-    /// Pairs of rkey and number. Several handles of [`efa_verbs`] to one registration may have become
-    /// regions, so an rkey may have several numbers.
+    by_place: Slab<Weak<RegionInner>>,
+    /// Pairs of rkey and place. Several handles of [`efa_verbs`] to one registration may have become
+    /// regions, so an rkey may have several places.
     by_rkey: BTreeSet<(u32, u32)>,
 }
 
@@ -109,39 +118,41 @@ impl Regions {
     /// Makes a region of a registration. [`find`](Self::find) finds it if it is `listed`.
     pub(crate) fn add(self: &Arc<Self>, memory: MemoryRegion, listed: bool) -> Region {
         let mut books = self.books();
-        let place = books.by_number.vacant_entry();
+        let entry = books.by_place.vacant_entry();
         // A device has fewer than 2^32 registrations.
-        let number = place.key() as u32;
+        let place = entry.key() as u32;
         let region = Arc::new(RegionInner {
             addr: memory.addr(),
             length: memory.len() as u64,
             lkey: memory.lkey(),
             rkey: memory.rkey(),
-            number,
+            number: numbers().insert(()) as u32,
+            place,
             writable: memory.access().contains(Access::LOCAL),
             listed,
             memory,
             regions: Arc::clone(self),
         });
-        place.insert(Arc::downgrade(&region));
+        entry.insert(Arc::downgrade(&region));
         if listed {
-            books.by_rkey.insert((region.rkey, number));
+            books.by_rkey.insert((region.rkey, place));
         }
         Region(region)
     }
 
     fn remove(&self, region: &RegionInner) {
         let mut books = self.books();
-        books.by_rkey.remove(&(region.rkey, region.number));
-        books.by_number.try_remove(region.number as usize);
+        books.by_rkey.remove(&(region.rkey, region.place));
+        books.by_place.try_remove(region.place as usize);
+        numbers().try_remove(region.number as usize);
     }
 
     /// The listed region with this rkey.
     pub(crate) fn find(&self, rkey: u32) -> Option<Region> {
         let books = self.books();
-        let mut numbers = books.by_rkey.range((rkey, 0)..=(rkey, u32::MAX));
-        numbers.find_map(|&(_, number)| {
-            let region = books.by_number.get(number as usize)?.upgrade();
+        let mut places = books.by_rkey.range((rkey, 0)..=(rkey, u32::MAX));
+        places.find_map(|&(_, place)| {
+            let region = books.by_place.get(place as usize)?.upgrade();
             region.map(Region)
         })
     }
@@ -189,8 +200,8 @@ impl Region {
         self.0.rkey
     }
 
-    /// Its number in the domain: small, and no other live region's. It is given again once the last
-    /// handle to the region is gone.
+    /// Its number: small, and that of no other live region of the process, whatever its domain. It is
+    /// given again once the last handle to the region is gone.
     #[inline]
     pub(crate) fn number(&self) -> u32 {
         self.0.number

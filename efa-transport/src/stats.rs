@@ -101,9 +101,9 @@ pub struct PeerStats {
     /// Bytes of those.
     pub bytes: u64,
     /// Operations that failed.
-    pub failed: u32,
+    pub failed: u64,
     /// Operations that are in flight, or wait.
-    pub in_flight: u32,
+    pub in_flight: u64,
 }
 
 /// What an endpoint, with its device and library, can do at most.

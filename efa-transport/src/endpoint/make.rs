@@ -36,6 +36,7 @@ impl Endpoint {
         };
         let scheduler = Scheduler::new(
             NUMBER.fetch_add(1, Ordering::Relaxed),
+            domain.id(),
             made.credits(),
             config.max_operations,
             made.rules.max_request,

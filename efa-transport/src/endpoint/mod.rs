@@ -174,13 +174,14 @@ impl Endpoint {
         let Some(entry) = self.queue.scheduler.peers.get(peer) else {
             return Err(self.gone(peer));
         };
+        let (operations, bytes) = entry.counts.good();
         Ok(PeerStats {
             address: entry.address,
             incarnation: Incarnation::from_number(entry.incarnation),
-            operations: entry.counts.operations,
-            bytes: entry.counts.bytes,
-            failed: entry.counts.failed,
-            in_flight: entry.counts.in_flight,
+            operations,
+            bytes,
+            failed: entry.counts.failed(),
+            in_flight: entry.counts.in_flight(),
         })
     }
 

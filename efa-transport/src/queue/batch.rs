@@ -106,9 +106,9 @@ impl Batch<'_> {
         };
         // SAFETY: a session is open for as long as `Batch` exists. The scheduler has accepted the
         // operation, and keeps the region and the peer's handle until the completion was polled, the
-        // batch was undone, or the queue pair is gone (see the module). The slice is inside its region,
-        // which is of the queue pair's domain, and writable where the device writes it
-        // (`request_length`); regions give out no references.
+        // batch was undone, or the queue pair is gone (see the module); it takes regions of the queue
+        // pair's domain only. The slice is inside its region, which is writable where the device writes
+        // it (`request_length`); regions give out no references.
         unsafe {
             match wanted.kind {
                 Kind::Put => queue.pair.push_write(id.word, &to, there, here),

@@ -51,6 +51,10 @@ impl Memory for Region {
     fn number(&self) -> u32 {
         Region::number(self)
     }
+
+    fn is_of(&self, domain: usize) -> bool {
+        Region::is_of(self, domain)
+    }
 }
 
 impl Reach for Handle {

@@ -16,7 +16,7 @@ const P5: u32 = 0xefa2;
 /// What an endpoint can do, for checks at each operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
-    domain: usize,
+    pub(super) domain: usize,
     pub(crate) max_request: u32,
     pub(crate) max_message: u32,
     pub(crate) max_inline: u32,
@@ -130,7 +130,8 @@ impl Rules {
         Ok(())
     }
 
-    /// The length of a single request, if it is possible; else [`wrong`](Self::wrong) tells why not.
+    /// The length of a single request, if it is possible; else [`wrong`](Self::wrong) tells why not. The
+    /// scheduler looks at the domain.
     #[inline]
     pub(super) fn request_length(
         &self,
@@ -142,10 +143,7 @@ impl Rules {
             Kind::Get => (remote.len(), local.len(), self.read_end),
             _ => (local.len(), remote.len(), self.write_end),
         };
-        let fits = length <= room
-            && length < end
-            && local.is_of(self.domain)
-            && (kind != Kind::Get || local.is_writable());
+        let fits = length <= room && length < end && (kind != Kind::Get || local.is_writable());
         fits.then_some(length as u32)
     }
 

@@ -104,22 +104,22 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
 
     /// Counts an operation as failed.
     pub(super) fn failed(&mut self, slot: u32) {
-        self.uncount(slot);
         self.stats.failed += 1;
-        if let Some(peer) = self.table.slot(slot).peer()
-            && let Some(peer) = self.peers.entry_mut(peer)
-        {
-            peer.counts.failed = peer.counts.failed.saturating_add(1);
-        }
-    }
-
-    /// It is none of the operations of its peer that succeed.
-    pub(super) fn uncount(&mut self, slot: u32) {
         let entry = self.table.slot(slot);
         if let Some(peer) = entry.peer()
             && let Some(peer) = self.peers.entry_mut(peer)
         {
-            peer.counts.uncount(entry.length);
+            peer.counts.fail(entry.length);
+        }
+    }
+
+    /// An operation, which has ended, is not counted at its peer.
+    pub(super) fn take_back_count(&mut self, slot: u32) {
+        let entry = self.table.slot(slot);
+        if let Some(peer) = entry.peer()
+            && let Some(peer) = self.peers.entry_mut(peer)
+        {
+            peer.counts.take_back(entry.length);
         }
     }
 

@@ -1,44 +1,56 @@
 //! What keeps memory alive while operations use it.
 //!
-//! Each region has a small number in its domain. Here is a count for each number, and, while the count
+//! Each region has a small number in the process. Here is a count for each number, and, while the count
 //! isn't zero, a clone of the region. So an operation costs an addition and a subtraction, whatever
 //! regions its neighbours use, and a shared count is touched only by the first and the last operation
 //! of a region.
 
-/// What keeps memory alive, and the number that tells it from all others alive.
+/// What keeps memory alive.
 pub(crate) trait Memory: Clone {
+    /// Tells it from all others alive.
     fn number(&self) -> u32;
+    /// Whether the device of the domain with this identity may use it.
+    fn is_of(&self, domain: usize) -> bool;
 }
 
 /// The counts, and what they keep, by number.
 #[derive(Debug)]
 pub(crate) struct Holds<M> {
+    domain: usize,
     counts: Vec<u32>,
     memory: Vec<Option<M>>,
 }
 
 impl<M: Memory> Holds<M> {
-    pub(crate) fn new() -> Self {
+    /// Nothing but memory of this domain is held.
+    pub(crate) fn new(domain: usize) -> Self {
         Self {
+            domain,
             counts: Vec::new(),
             memory: Vec::new(),
         }
     }
 
-    /// One more user of this memory. Returns its number, to be given back.
+    /// One more user of the memory with this number, which is to be given back. False where it is of
+    /// another domain: then there is no user more.
     #[inline]
-    pub(crate) fn take(&mut self, memory: &M) -> u32 {
-        let number = memory.number();
+    pub(crate) fn take(&mut self, number: u32, memory: &M) -> bool {
         match self.counts.get_mut(number as usize) {
-            // The clone is alive, so the number is still this memory's.
-            Some(count) if *count != 0 => *count += 1,
+            // Its clone is alive, so the number is still this memory's, and it was found to be of the
+            // domain.
+            Some(count) if *count != 0 => {
+                *count += 1;
+                true
+            }
             _ => self.begin(number, memory),
         }
-        number
     }
 
     #[cold]
-    fn begin(&mut self, number: u32, memory: &M) {
+    fn begin(&mut self, number: u32, memory: &M) -> bool {
+        if !memory.is_of(self.domain) {
+            return false;
+        }
         let at = number as usize;
         if self.counts.len() <= at {
             self.counts.resize(at + 1, 0);
@@ -46,6 +58,7 @@ impl<M: Memory> Holds<M> {
         }
         self.counts[at] = 1;
         self.memory[at] = Some(memory.clone());
+        true
     }
 
     /// One user less of the memory with this number; nothing where there is no such number.
@@ -86,14 +99,18 @@ mod tests {
         fn number(&self) -> u32 {
             **self
         }
+
+        fn is_of(&self, _: usize) -> bool {
+            true
+        }
     }
 
     #[test]
     fn memory_is_kept_from_its_first_user_to_its_last() {
-        let mut holds = Holds::new();
+        let mut holds = Holds::new(0);
         let memory = Rc::new(3);
-        let number = holds.take(&memory);
-        holds.take(&memory);
+        let number = *memory;
+        assert!(holds.take(number, &memory) && holds.take(number, &memory));
         assert_eq!(Rc::strong_count(&memory), 2);
         holds.give(number);
         assert_eq!(Rc::strong_count(&memory), 2);
@@ -103,12 +120,12 @@ mod tests {
 
     #[test]
     fn a_number_that_is_used_again_stands_for_the_new_memory() {
-        let mut holds = Holds::new();
+        let mut holds = Holds::new(0);
         let old = Rc::new(0);
-        let number = holds.take(&old);
-        holds.give(number);
+        assert!(holds.take(0, &old));
+        holds.give(0);
         let new = Rc::new(0);
-        holds.take(&new);
+        assert!(holds.take(0, &new));
         assert!(holds.memory(0).is_some_and(|held| Rc::ptr_eq(held, &new)));
     }
 }

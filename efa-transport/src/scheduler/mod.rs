@@ -128,9 +128,15 @@ pub(crate) struct Scheduler<M, A> {
 }
 
 impl<M: Memory, A: Reach> Scheduler<M, A> {
-    /// `endpoint` is the number that the names of its operations carry, `max_request` the largest
-    /// request in bytes.
-    pub(crate) fn new(endpoint: u32, credits: Credits, operations: u32, max_request: u32) -> Self {
+    /// `endpoint` is the number that the names of its operations carry, `domain` the identity of the
+    /// domain whose memory it takes, `max_request` the largest request in bytes.
+    pub(crate) fn new(
+        endpoint: u32,
+        domain: usize,
+        credits: Credits,
+        operations: u32,
+        max_request: u32,
+    ) -> Self {
         let mut table = Table::new(endpoint, operations);
         table.reserve(credits.limit());
         Self {
@@ -138,7 +144,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
             credits,
             stats: Stats::new(),
             table,
-            holds: Holds::new(),
+            holds: Holds::new(domain),
             plans: Vec::new(),
             turns: Turns::new(),
             journal: Vec::new(),
@@ -187,9 +193,12 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         self.table.capacity()
     }
 
-    /// Makes a number for the memory of a piece, to be part of a plan.
+    /// Holds the memory of a piece, which is to be part of a plan, and has been found to be of the domain.
     pub(crate) fn hold(&mut self, memory: &M) -> u32 {
-        self.holds.take(memory)
+        let number = memory.number();
+        let held = self.holds.take(number, memory);
+        debug_assert!(held, "memory of another domain");
+        number
     }
 
     /// A snapshot of the counters.

@@ -243,6 +243,12 @@ impl Table {
         self.marked = self.free;
     }
 
+    /// Whether another operation fits without making slots.
+    #[inline]
+    pub(crate) fn has_free(&self) -> bool {
+        self.free != NONE
+    }
+
     /// Begins an operation whose only request is posted now, and returns its word. The caller counts it
     /// by [`begun`](Self::begun).
     #[inline]

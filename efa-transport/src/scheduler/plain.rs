@@ -37,22 +37,26 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
     #[inline(always)]
     pub(crate) fn begin(&mut self, begin: Begin<'_, M>) -> Option<Begun<'_, A>> {
         let (counts, address, handle) = self.peers.reach(begin.peer)?;
-        if self.credits.free() == 0 {
+        if self.credits.free() == 0 || !self.table.has_free() {
             return None;
         }
+        let mut hold = NONE;
+        if let Some(memory) = begin.memory {
+            hold = memory.number();
+            if !self.holds.take(hold, memory) {
+                return None;
+            }
+        }
+        // Nothing fails from here on.
         let word = self.table.begin(Plain {
             kind: begin.kind,
             peer: begin.peer,
             tag: begin.tag,
             length: begin.length,
-            hold: begin.memory.map_or(NONE, Memory::number),
+            hold,
         })?;
-        // Nothing fails from here on.
         self.credits.use_one();
-        counts.count(begin.length);
-        if let Some(memory) = begin.memory {
-            self.holds.take(memory);
-        }
+        counts.begin(begin.length);
         Some(Begun {
             operation: self.table.id_of(word),
             address,
@@ -99,8 +103,8 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
             let entry = self.table.slot_mut(slot);
             self.credits.give(entry.pending);
             entry.pending = 0;
-            self.uncount(slot);
             self.device_done(slot);
+            self.take_back_count(slot);
             self.table.release(slot);
         }
         self.peers.sweep();

@@ -85,7 +85,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         let entry = self.table.slot_mut(slot);
         (entry.length, entry.immediate) = (length, what.immediate);
         if let Some(peer) = self.peers.entry_mut(what.peer) {
-            peer.counts.count(length);
+            peer.counts.begin(length);
         }
         Ok(slot)
     }
