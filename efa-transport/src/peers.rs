@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::address::EndpointAddress;
 
-const INDEX_BITS: u32 = 24;
+const INDEX_BITS: u32 = 28;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
 /// Names a peer of one endpoint.

@@ -80,6 +80,9 @@ impl Batch<'_> {
         remote: RemoteRegion,
     ) -> Result<OperationId> {
         let queue = &mut *self.queue;
+        if wanted.kind.takes_a_receive() {
+            queue.check_receiver(wanted.kind, wanted.peer)?;
+        }
         let Some(length) = queue.rules.request_length(wanted.kind, local, remote) else {
             return self.unusual(copied(&wanted, local, remote));
         };

@@ -7,6 +7,7 @@ use super::{LocalOperation, OwnPlace, Queue};
 use crate::domain::Handle;
 use crate::error::{Error, Full, Result};
 use crate::operation::{Kind, OperationId, Payload, Wanted};
+use crate::peers::PeerId;
 use crate::region::{Region, Slice};
 use crate::remote::RemoteRegion;
 use crate::scheduler::plan::Plannable;
@@ -38,6 +39,14 @@ impl Queue {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Checks that a peer, if it is there, takes what needs a receive.
+    pub(super) fn check_receiver(&self, kind: Kind, id: PeerId) -> Result<()> {
+        match self.scheduler.peer(id) {
+            Ok(peer) => check_receiver(kind, id, peer),
+            Err(_) => Ok(()), // it is refused for that
         }
     }
 

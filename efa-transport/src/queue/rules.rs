@@ -186,7 +186,6 @@ impl Rules {
 }
 
 /// Checks that a peer takes what needs a receive.
-#[inline]
 pub(crate) fn check_receiver(kind: Kind, id: PeerId, peer: &Peer<Handle>) -> Result<()> {
     if kind.takes_a_receive() && !peer.takes_messages {
         return Err(Error::PeerTakesNoMessages { peer: id });
