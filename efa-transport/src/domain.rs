@@ -166,15 +166,14 @@ impl Domain {
     /// Registers a buffer, which the region owns until [`Region::deregister`] or its end.
     ///
     /// # Errors
-    /// The device lacks what `access` asks for, or the kernel refuses: ENOMEM usually means the
-    /// locked-memory limit, and the error says so.
+    /// The device lacks what `access` asks for, or [`Error::Register`] where the kernel refuses, which
+    /// [`Error::explain`] explains.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Region> {
         self.register_buffer(buffer, access, true)
     }
 
-    /// Registers a buffer of this crate's own. No transfer within the process finds it: a program knows
-    /// the rkeys of some, from what handshakes tell, and their owners reach the bytes in ways that
-    /// copies must not get into.
+    /// Registers a buffer of this crate's own. Transfers that are copied within the process don't find it,
+    /// even with its rkey.
     pub(crate) fn register_private(&self, buffer: Buffer, access: Access) -> Result<Region> {
         self.register_buffer(buffer, access, false)
     }
@@ -186,12 +185,12 @@ impl Domain {
         Ok(self.0.regions.add(region, listed))
     }
 
-    /// Registers `length` bytes at `addr`, which the program keeps. The promise that they may be used
-    /// was given when `memory` was made.
+    /// Registers `length` bytes at `addr`, of memory that the program keeps, as was promised when
+    /// `memory` was made.
     ///
-    /// `access` says what is demanded of the mapping: with [`Access::LOCAL`] or
-    /// [`Access::REMOTE_WRITE`] it must be writable; without, readable is enough, and
-    /// [`Region::copy_in`] is refused. [`Region::deregister`] tells when the memory is out of use.
+    /// `access` says what is demanded of the mapping. With [`Access::LOCAL`] or [`Access::REMOTE_WRITE`]
+    /// it must be writable. Without them readable is enough, and [`Region::copy_in`] is an error.
+    /// [`Region::deregister`] tells when the memory may be unmapped.
     ///
     /// ```no_run
     /// use efa_transport::{Access, CallerMemory, Domain};
@@ -208,8 +207,8 @@ impl Domain {
     ///
     /// # Errors
     /// As for [`register`](Self::register), and EFAULT where part of the range is not mapped as
-    /// demanded, or can't be registered: [`Error::explain`](crate::Error::explain) says which.
-    /// [`Error::ForeignRegion`](crate::Error::ForeignRegion) where `memory` is of another domain.
+    /// demanded, or can't be registered: [`Error::explain`] says which.
+    /// [`Error::ForeignRegion`] where `memory` is of another domain.
     pub fn register_at(
         &self,
         memory: &CallerMemory,
@@ -249,7 +248,7 @@ impl Domain {
     /// its `unsafe` registration of the caller's memory.
     ///
     /// # Errors
-    /// [`Error::ForeignRegion`](crate::Error::ForeignRegion) where it belongs to another domain.
+    /// [`Error::ForeignRegion`] where it belongs to another domain.
     pub fn adopt(&self, region: efa_verbs::MemoryRegion) -> Result<Region> {
         if !region.domain().same_as(&self.0.pd) {
             return Err(Error::ForeignRegion);

@@ -81,7 +81,7 @@ fn memory_that_cannot_be_registered_is_explained_by_its_mapping() {
 
 #[test]
 fn each_live_region_has_a_number_of_its_own_that_is_given_again() {
-    run(|t| {
+    alone().run(|t| {
         let domain = t.domain()?;
         let region = || domain.register(Buffer::zeroed(64)?, Access::LOCAL);
         let number = |region: &Region| {
@@ -90,13 +90,14 @@ fn each_live_region_has_a_number_of_its_own_that_is_given_again() {
             number.split(',').next().unwrap_or_default().to_owned()
         };
         let (a, b) = (region()?, region()?);
-        ensure!(number(&a) == "0" && number(&b) == "1", "{a:?} {b:?}");
+        let first = number(&a);
+        ensure!(!first.is_empty() && first != number(&b), "{a:?} {b:?}");
         let clone = a.clone();
         ensure!(!a.is_idle() && b.is_idle());
         drop(a);
-        ensure!(number(&region()?) == "2");
+        ensure!(number(&region()?) != first, "it lives");
         ensure!(clone.is_idle() && clone.deregister().is_ok());
-        ensure!(number(&region()?) == "0");
+        ensure!(number(&region()?) == first);
         Ok(())
     });
 }

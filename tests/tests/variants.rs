@@ -369,6 +369,39 @@ fn each_shortage_has_an_explanation_of_its_own() {
     });
 }
 
+#[test]
+fn a_missing_write_is_blamed_on_the_device_where_its_generation_has_none() {
+    under("profile=p4d").run(|t| {
+        let domain = t.domain()?;
+        let why = explained(t, "", || {
+            let buffer = efa_transport::Buffer::zeroed(64)?;
+            let access = efa_transport::Access::REMOTE_WRITE;
+            domain.register(buffer, access).map(drop)
+        })?;
+        ensure!(why.cause().contains("PCI id 0xefa1"), "{why}");
+        ensure!(!why.to_string().contains("rdma-core"), "{why}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_missing_direct_path_is_blamed_on_the_device_where_the_library_has_it() {
+    under("profile=c5n").run(|t| {
+        let domain = t.domain()?;
+        let config = Config {
+            path: efa_transport::DataPath::Direct,
+            ..Config::default()
+        };
+        let why = explained(t, "", || Endpoint::new(&domain, config).map(drop))?;
+        let cause = match efa_verbs::efa_symbol_version() {
+            0..4 => "rdma-core is too old",
+            _ => "several rings",
+        };
+        ensure!(why.cause().contains(cause), "{why}");
+        Ok(())
+    });
+}
+
 /// Gives up the right to lock memory beyond the limit, for this thread.
 fn without_privilege() -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;

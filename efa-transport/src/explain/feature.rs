@@ -2,7 +2,7 @@
 
 use efa_verbs::Feature;
 
-use super::Explanation;
+use super::explanation::Explanation;
 
 /// What is known where a feature is missing.
 #[derive(Debug, Clone, Copy)]

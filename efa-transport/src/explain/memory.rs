@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use efa_verbs::Access;
 
-use super::Explanation;
+use super::explanation::Explanation;
 
 /// The first part of a range that is not as a registration demands.
 #[derive(Debug, Clone, PartialEq, Eq)]
