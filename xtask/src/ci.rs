@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::test::{self, Tally, Test, Times};
-use crate::{bench, build, process, rdma_core};
+use crate::{bench, build, process, public_api, rdma_core};
 
 /// A check that is one run of cargo.
 struct Check {
@@ -58,6 +58,9 @@ pub fn run() -> Result<ExitCode> {
         rdma_core.apply(&mut command);
         tally.add(run_check(check.name, &mut command, &mut times)?);
     }
+    tally.add(test::stage("public-api", &mut times, || {
+        Ok(Tally::check("public-api", public_api::check()))
+    })?);
     tally.add(test::all(&Test::default(), &mut times)?);
     tally.add(test::stage("budgets", &mut times, || {
         Ok(Tally::check("budgets", bench::within_budgets()))

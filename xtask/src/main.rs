@@ -10,6 +10,7 @@ mod hardware;
 mod packages;
 mod passthrough;
 mod process;
+mod public_api;
 mod rdma_core;
 #[cfg(feature = "regenerate")]
 mod regenerate;
@@ -52,6 +53,8 @@ enum Task {
     Soak(soak::Soak),
     /// Count and time posting and polling beside a C program; fail if a budget is exceeded.
     Bench(bench::Bench),
+    /// List what the libraries offer; fail where it changed unnoticed.
+    PublicApi(public_api::PublicApi),
     /// Run the README's two commands in a clean Debian 12 (as root, in target/fresh).
     Fresh(fresh::Fresh),
     /// Check the format, lints and documentation, then run every test.
@@ -91,6 +94,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Task::Test(args) => test::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::PublicApi(args) => public_api::run(&args),
         Task::Fresh(args) => fresh::run(&args),
         Task::Ci => ci::run(),
     }
