@@ -33,7 +33,6 @@ const ON_BOTH_PATHS: [&str; 19] = [
     "channel",
     "errors",
     "faulty",
-    "grants",
     "handshake",
     "huge",
     "life",
