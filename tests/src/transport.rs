@@ -79,7 +79,7 @@ impl Pair {
     pub fn works(&mut self, bytes: &[u8]) -> Result<()> {
         let source = self.region(bytes)?;
         let target = self.region(&vec![0; bytes.len()])?;
-        let put = self.a.put(self.ab, &source, target.remote()?, 0)?;
+        let put = self.a.put(self.ab, &source, target.remote()?)?;
         done(&mut self.a, put)?;
         ensure!(target.to_vec(..)? == bytes, "the data differs");
         Ok(())
