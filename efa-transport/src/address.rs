@@ -4,14 +4,14 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use crate::hex::{HexError, wire_form};
+use crate::descriptor::{DescriptorError, wire_form};
 
 /// The 16-byte global identifier of an EFA device, in network order.
 ///
 /// It is written like an IPv6 address, which is how the tools of rdma-core print it.
 ///
 /// ```
-/// use efa_transport::address::Gid;
+/// use efa_transport::Gid;
 ///
 /// let gid: Gid = "fe80::1".parse()?;
 /// assert_eq!(gid.to_bytes()[15], 1);
@@ -58,36 +58,6 @@ impl FromStr for Gid {
     }
 }
 
-/// Why 24 bytes, or their printed form, are not the address of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// The GID is all zero, which no device has.
-    #[error(
-        "the GID is all zero: the peer's device had no GID when it made this address, \
-         or the address was never filled in"
-    )]
-    ZeroGid,
-    /// The queue pair number does not fit the 16 bits that EFA has for it.
-    #[error(
-        "queue pair number {0:#x} is above 0xffff, the largest that EFA has: these bytes are not \
-         an EFA address, or not in network order"
-    )]
-    QueuePairNumber(u32),
-    /// The queue key has its top bit set.
-    #[error(
-        "queue key {0:#x} is not below 0x80000000: these bytes are not an EFA address, \
-         or not in network order"
-    )]
-    QueueKey(u32),
-    /// The number of bytes is not 24.
-    #[error("{0} bytes where an endpoint address has 24")]
-    Length(usize),
-    /// The text is not 48 hexadecimal digits.
-    #[error("not an endpoint address in text form: {0}")]
-    Text(#[from] HexError),
-}
-
 /// The address of an endpoint: everything that a peer needs in order to reach it.
 ///
 /// On the wire it is exactly 24 bytes in network order: GID (16), queue pair number (4), queue
@@ -98,7 +68,7 @@ pub enum AddressError {
 /// queue key is below 0x80000000.
 ///
 /// ```
-/// use efa_transport::address::{EndpointAddress, Gid};
+/// use efa_transport::{EndpointAddress, Gid};
 ///
 /// let gid: Gid = "fe80::7f00:1".parse().unwrap();
 /// let address = EndpointAddress::new(gid, 7, EndpointAddress::DEFAULT_QUEUE_KEY)?;
@@ -106,7 +76,7 @@ pub enum AddressError {
 /// assert_eq!(text, "fe8000000000000000000000" .to_owned() + "7f000001" + "00000007" + "00004242");
 /// assert_eq!(text.parse::<EndpointAddress>()?, address);
 /// assert_eq!(EndpointAddress::from_bytes(address.to_bytes())?, address);
-/// # Ok::<(), efa_transport::address::AddressError>(())
+/// # Ok::<(), efa_transport::DescriptorError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointAddress {
@@ -125,17 +95,17 @@ impl EndpointAddress {
     ///
     /// # Errors
     /// A zero GID, a queue pair number above 16 bits, or a queue key of 0x80000000 and more.
-    pub fn new(gid: Gid, queue_pair: u32, queue_key: u32) -> Result<Self, AddressError> {
+    pub fn new(gid: Gid, queue_pair: u32, queue_key: u32) -> Result<Self, DescriptorError> {
         if gid.is_zero() {
-            return Err(AddressError::ZeroGid);
+            return Err(DescriptorError::ZeroGid);
         }
         // The send queue's entry has 16 bits for it: a larger number would silently name
         // another queue pair.
         if queue_pair > 0xffff {
-            return Err(AddressError::QueuePairNumber(queue_pair));
+            return Err(DescriptorError::QueuePairNumber(queue_pair));
         }
         if queue_key >= 0x8000_0000 {
-            return Err(AddressError::QueueKey(queue_key));
+            return Err(DescriptorError::QueueKey(queue_key));
         }
         Ok(EndpointAddress {
             gid,
@@ -172,7 +142,7 @@ impl EndpointAddress {
     ///
     /// # Errors
     /// As [`EndpointAddress::new`].
-    pub fn from_bytes(bytes: [u8; Self::WIRE_SIZE]) -> Result<Self, AddressError> {
+    pub fn from_bytes(bytes: [u8; Self::WIRE_SIZE]) -> Result<Self, DescriptorError> {
         let mut gid = [0; 16];
         gid.copy_from_slice(&bytes[..16]);
         let number = |at: std::ops::Range<usize>| {
@@ -183,7 +153,7 @@ impl EndpointAddress {
     }
 }
 
-wire_form!(EndpointAddress, AddressError);
+wire_form!(EndpointAddress);
 
 impl fmt::Debug for EndpointAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,18 +186,24 @@ mod tests {
     #[test]
     fn implausible_parts_are_refused_by_name() {
         let zero = Gid::from_bytes([0; 16]);
-        assert_eq!(EndpointAddress::new(zero, 1, 1), Err(AddressError::ZeroGid));
+        assert_eq!(
+            EndpointAddress::new(zero, 1, 1),
+            Err(DescriptorError::ZeroGid)
+        );
         assert_eq!(
             EndpointAddress::new(gid(), 0x1_0000, 1),
-            Err(AddressError::QueuePairNumber(0x1_0000))
+            Err(DescriptorError::QueuePairNumber(0x1_0000))
         );
         assert_eq!(
             EndpointAddress::new(gid(), 1, 0x8000_0000),
-            Err(AddressError::QueueKey(0x8000_0000))
+            Err(DescriptorError::QueueKey(0x8000_0000))
         );
         assert_eq!(
             EndpointAddress::try_from(&[1u8; 23][..]),
-            Err(AddressError::Length(23))
+            Err(DescriptorError::Length {
+                expected: 24,
+                found: 23
+            })
         );
     }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::address::EndpointAddress;
+use crate::descriptor::DescriptorError;
 use crate::operation::{Kind, OperationId};
 use crate::peers::{Gone, PeerId};
-use crate::remote::RegionError;
 use efa_verbs::QpState;
 
 /// The result of everything that can fail here.
@@ -149,9 +149,9 @@ pub enum Error {
     #[error("addresses or lengths of the transfer exceed 64 bits")]
     Overflow,
 
-    /// A remote descriptor that can't be.
+    /// A descriptor that can't be.
     #[error(transparent)]
-    Remote(#[from] RegionError),
+    Descriptor(#[from] DescriptorError),
 
     /// A list without a pair.
     #[error("the list is empty: a transfer has at least one pair (of zero bytes, if need be)")]

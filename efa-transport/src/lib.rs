@@ -29,17 +29,17 @@
 //! module with `unsafe` code.
 #![deny(unsafe_code)]
 
-pub mod address;
+mod address;
 pub mod advice;
 mod config;
 mod connection;
+mod descriptor;
 mod domain;
 mod endpoint;
 mod error;
-pub mod explain;
+mod explain;
 mod failure;
 pub mod handshake;
-mod hex;
 mod mark;
 mod operation;
 mod peers;
@@ -48,7 +48,7 @@ mod queue;
 mod range;
 mod region;
 pub mod registration;
-pub mod remote;
+mod remote;
 mod scheduler;
 mod stats;
 
@@ -56,6 +56,7 @@ pub use address::{EndpointAddress, Gid};
 pub use advice::Advice;
 pub use config::{Config, Loopback, ReceivePool};
 pub use connection::{Connection, Posted, RequestCompletion};
+pub use descriptor::DescriptorError;
 pub use domain::Domain;
 pub use efa_verbs::{
     Access, Buffer, CallerMemory, DataPath, Device, DeviceAttributes, Pages, QpState, devices,
@@ -64,7 +65,6 @@ pub use endpoint::{Closed, Endpoint, connect_over};
 pub use error::{Error, Full, Result};
 pub use explain::Explanation;
 pub use failure::{Failure, FailureKind};
-pub use hex::HexError;
 pub use operation::{Completion, Get, Kind, Operation, OperationId, Put, Send};
 pub use peers::{Gone, PeerId};
 pub use queue::{Batch, Message};

@@ -3,41 +3,9 @@
 use std::fmt;
 use std::ops::RangeBounds;
 
-use crate::hex::{HexError, wire_form};
+use crate::descriptor::{DescriptorError, wire_form};
+use crate::error::Error;
 use crate::range::within;
-
-/// Why a description of remote memory is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegionError {
-    /// The region would go beyond the end of the 64-bit address space.
-    #[error(
-        "a remote region of {len} bytes at {addr:#x} ends beyond the 64-bit address space: \
-         the descriptor is damaged"
-    )]
-    Overflow {
-        /// First address.
-        addr: u64,
-        /// Length in bytes.
-        len: u64,
-    },
-    /// A part was asked for that is not inside the region.
-    #[error("bytes {start}..{end} are not inside a remote region of {len} bytes")]
-    OutOfRange {
-        /// First byte asked for, from the start of the region.
-        start: u64,
-        /// One past the last byte asked for.
-        end: u64,
-        /// Length of the region in bytes.
-        len: u64,
-    },
-    /// The number of bytes is not 20.
-    #[error("{0} bytes where a remote region has 20")]
-    Length(usize),
-    /// The text is not 40 hexadecimal digits.
-    #[error("not a remote region in text form: {0}")]
-    Text(#[from] HexError),
-}
 
 /// A range of memory at a peer that it allows us to read or write.
 ///
@@ -52,14 +20,14 @@ pub enum RegionError {
 /// A value never wraps around: `addr + len` fits in 64 bits, and parts of it are checked.
 ///
 /// ```
-/// use efa_transport::remote::RemoteRegion;
+/// use efa_transport::RemoteRegion;
 ///
 /// let region = RemoteRegion::new(0x7f00_0000_0000, 4096, 17)?;
 /// let second_half = region.slice(2048..)?;
 /// assert_eq!((second_half.addr(), second_half.len()), (0x7f00_0000_0800, 2048));
 /// assert!(region.slice(..4097).is_err());
 /// assert_eq!(region.to_string().parse::<RemoteRegion>()?, region);
-/// # Ok::<(), efa_transport::remote::RegionError>(())
+/// # Ok::<(), efa_transport::DescriptorError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteRegion {
@@ -75,10 +43,10 @@ impl RemoteRegion {
     /// A region of `len` bytes at `addr`, an address in the peer's terms, reachable with `rkey`.
     ///
     /// # Errors
-    /// [`RegionError::Overflow`] where the region would wrap around.
-    pub fn new(addr: u64, len: u64, rkey: u32) -> Result<Self, RegionError> {
+    /// [`DescriptorError::Overflow`] where the region would wrap around.
+    pub fn new(addr: u64, len: u64, rkey: u32) -> Result<Self, DescriptorError> {
         addr.checked_add(len)
-            .ok_or(RegionError::Overflow { addr, len })?;
+            .ok_or(DescriptorError::Overflow { addr, len })?;
         Ok(RemoteRegion { addr, len, rkey })
     }
 
@@ -105,18 +73,18 @@ impl RemoteRegion {
     /// A part of the region, in bytes from its start.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`] where the part is not inside the region or ends before it starts.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, RegionError> {
+    /// [`Error::OutOfRange`] where the part is not inside the region or ends before it starts.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, Error> {
         match within(range, self.len) {
             Ok(part) => Ok(RemoteRegion {
                 addr: self.addr + part.start,
                 len: part.end - part.start,
                 rkey: self.rkey,
             }),
-            Err((start, end)) => Err(RegionError::OutOfRange {
+            Err((start, end)) => Err(Error::OutOfRange {
                 start,
                 end,
-                len: self.len,
+                length: self.len,
             }),
         }
     }
@@ -133,8 +101,8 @@ impl RemoteRegion {
     /// Reads the 20 bytes that a peer sent.
     ///
     /// # Errors
-    /// [`RegionError::Overflow`] where the region would wrap around.
-    pub fn from_bytes(bytes: [u8; Self::WIRE_SIZE]) -> Result<Self, RegionError> {
+    /// [`DescriptorError::Overflow`] where the region would wrap around.
+    pub fn from_bytes(bytes: [u8; Self::WIRE_SIZE]) -> Result<Self, DescriptorError> {
         let number = |at: std::ops::Range<usize>| {
             let bytes = bytes[at].iter();
             bytes.fold(0, |sum, &byte| sum << 8 | u64::from(byte))
@@ -143,7 +111,7 @@ impl RemoteRegion {
     }
 }
 
-wire_form!(RemoteRegion, RegionError);
+wire_form!(RemoteRegion);
 
 impl fmt::Debug for RemoteRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,7 +145,7 @@ mod tests {
     fn a_region_that_wraps_around_is_refused() {
         assert_eq!(
             RemoteRegion::new(u64::MAX, 1, 0),
-            Err(RegionError::Overflow {
+            Err(DescriptorError::Overflow {
                 addr: u64::MAX,
                 len: 1
             })
@@ -194,7 +162,7 @@ mod tests {
         assert!(region.slice(11..).is_err());
         assert_eq!(
             region.slice(5..4),
-            Err(RegionError::OutOfRange {
+            Err(Error::OutOfRange {
                 start: 5,
                 end: 4,
                 len: 10
@@ -222,7 +190,7 @@ mod tests {
                 }
                 Err(error) => {
                     prop_assert!(addr.checked_add(len).is_none());
-                    prop_assert_eq!(error, RegionError::Overflow { addr, len });
+                    prop_assert_eq!(error, DescriptorError::Overflow { addr, len });
                 }
             }
         }
