@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::ensure;
 use common::{PATIENCE, Side, meet, pair, pattern};
-use efa_transport::{Access, Buffer, Config, Endpoint, PeerId, Region, RemoteRegion};
+use efa_transport::{Access, Await, Buffer, Config, Endpoint, PeerId, Put, Region, RemoteRegion};
 
 const LAYERS: u64 = 8;
 const PIECES: u64 = 16;
@@ -27,7 +27,6 @@ fn main() -> anyhow::Result<()> {
         // Where the device can't do without, each write with immediate data uses up a
         // receive, so have some buffers posted.
         let config = Config {
-            receive_pool: Some(Default::default()),
             ..Config::default()
         };
         let mut endpoint = Endpoint::new(&domain, config)?;
@@ -61,13 +60,15 @@ fn client(
             let (from, to) = (region.slice(part.clone())?, theirs.slice(part)?);
             // The immediate is the layer's number. Where the server has not kept up, it waits by
             // itself.
-            endpoint.put_with_immediate(peer, from, to, layer as u32, layer)?;
+            endpoint.submit(Put::new(peer, from, to).immediate(layer as u32).tag(layer))?;
         }
     }
     // All of them end, in whatever order.
-    endpoint.flush(PATIENCE)?;
-    while let Some(completion) = endpoint.next_completion()? {
-        completion.result?;
+    endpoint.wait_all(PATIENCE)?;
+    let mut failure = None;
+    endpoint.poll(|completion| failure = failure.take().or(completion.result.err()))?;
+    if let Some(failure) = failure {
+        return Err(failure.into());
     }
     println!("client: {} pieces written", LAYERS * PIECES);
     stream.read_exact(&mut [0])?;
@@ -75,12 +76,10 @@ fn client(
 }
 
 fn server(endpoint: &mut Endpoint, region: &Region, mut stream: TcpStream) -> anyhow::Result<()> {
+    let limit = Instant::now() + Duration::from_secs(60);
     // Ask to be told of each layer: "when 16 writes with this number have landed".
     for layer in 0..LAYERS {
-        let landed = endpoint.await_immediate(layer as u32, PIECES, layer)?;
-        if let Some(patience) = PATIENCE {
-            endpoint.set_deadline(landed, Instant::now() + patience)?;
-        }
+        endpoint.submit(Await::new(layer as u32, PIECES).tag(layer).deadline(limit))?;
     }
     // They become complete in whatever order; the tag says which is.
     for _ in 0..LAYERS {

@@ -11,7 +11,8 @@ use std::net::TcpStream;
 use anyhow::ensure;
 use common::{PATIENCE, Side, pair};
 use efa_transport::{
-    Access, Buffer, Config, Domain, Endpoint, EndpointAddress, Error, RemoteRegion,
+    Access, Buffer, Config, Domain, Endpoint, EndpointAddress, Error, Put, ReceivePool,
+    RemoteRegion,
 };
 
 const PEERS: usize = 100;
@@ -57,10 +58,10 @@ fn hub(domain: &Domain, mut stream: TcpStream) -> anyhow::Result<()> {
         region.copy_in(place(i).start, &line(i))?;
     }
 
-    // All of them in one session: they are posted together, or not at all.
-    endpoint.post(|session| {
+    // All of them in one batch: they are posted together, or not at all.
+    endpoint.batch(|batch| {
         for (i, &(peer, target)) in peers.iter().enumerate() {
-            session.write(peer, region.slice(place(i))?, target, i as u64)?;
+            batch.add(Put::new(peer, region.slice(place(i))?, target).tag(i as u64))?;
         }
         Ok::<_, Error>(())
     })?;
@@ -69,10 +70,10 @@ fn hub(domain: &Domain, mut stream: TcpStream) -> anyhow::Result<()> {
     }
     let stats = endpoint.stats();
     println!(
-        "client: {} writes to {} peers in {} session",
+        "client: {} writes to {} peers in {} batch",
         stats.operations,
-        endpoint.peer_count(),
-        stats.sessions
+        peers.len(),
+        stats.batches
     );
     stream.write_all(b"!")?;
     Ok(())
@@ -85,9 +86,7 @@ fn crowd(domain: &Domain, mut stream: TcpStream) -> anyhow::Result<()> {
     // Small queues are enough for endpoints that only receive.
     let small = Config {
         send_depth: 16,
-        receive_depth: 16,
-        immediate_room: 16,
-        immediate_grant: 16,
+        receive_pool: ReceivePool::NONE,
         ..Config::default()
     };
     let mut endpoints: Vec<_> = (0..PEERS)

@@ -9,7 +9,9 @@ use std::net::TcpStream;
 
 use anyhow::ensure;
 use common::{PATIENCE, Side, meet, pair, pattern};
-use efa_transport::{Access, Buffer, Config, Domain, Endpoint, PeerId, Region, RemoteRegion};
+use efa_transport::{
+    Access, Buffer, Config, Domain, Endpoint, Get, PeerId, Put, Region, RemoteRegion,
+};
 
 /// 4 MiB. Any size will do: what is longer than the device's largest request is cut, and what does
 /// not fit into its queue flows through it.
@@ -46,13 +48,13 @@ fn client(
     region.copy_in(0, &data)?;
 
     // The last argument is a number of ours, which comes back with the completion.
-    let put = endpoint.put(peer, region, theirs, 1)?;
+    let put = endpoint.submit(Put::new(peer, region, theirs).tag(1))?;
     // The first `?` is for the waiting, the second for what became of the put.
     endpoint.wait(put, PATIENCE)?.result?;
     println!("client: put {BYTES} bytes");
 
     let back = domain.register(Buffer::zeroed(BYTES)?, Access::LOCAL)?;
-    let get = endpoint.get(peer, &back, theirs, 2)?;
+    let get = endpoint.submit(Get::new(peer, &back, theirs).tag(2))?;
     endpoint.wait(get, PATIENCE)?.result?;
     ensure!(back.to_vec(..)? == data, "what came back differs");
     println!("client: got them back, and they are right");

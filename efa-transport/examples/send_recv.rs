@@ -6,21 +6,14 @@ mod common;
 
 use anyhow::{Context, ensure};
 use common::{PATIENCE, Side, meet, pair};
-use efa_transport::{Config, Endpoint, PeerId, ReceivePool};
+use efa_transport::{Config, Endpoint, PeerId, Send};
 
 const QUESTIONS: u32 = 100;
 
 fn main() -> anyhow::Result<()> {
     pair(|side, stream, domain| {
-        // Buffers for messages, which the endpoint posts, and posts again when they were read.
-        let config = Config {
-            receive_pool: Some(ReceivePool {
-                buffers: 128,
-                ..ReceivePool::default()
-            }),
-            ..Config::default()
-        };
-        let mut endpoint = Endpoint::new(&domain, config)?;
+        // The default receive pool takes the messages.
+        let mut endpoint = Endpoint::new(&domain, Config::default())?;
         // Nothing but the handshake needs the stream; it stays open until both are done.
         let (peer, _, _stream) = meet(&mut endpoint, stream, b"")?;
         match side {
@@ -35,7 +28,7 @@ fn client(endpoint: &mut Endpoint, peer: PeerId) -> anyhow::Result<()> {
         let question = format!("{i}, {}", "x".repeat(i as usize));
         // The bytes are copied at once. Short ones travel inside the request; longer ones
         // through a buffer.
-        let send = endpoint.send_bytes(peer, question.as_bytes(), Some(i), 0)?;
+        let send = endpoint.submit(Send::bytes(peer, question.as_bytes()).immediate(i))?;
         endpoint.wait(send, PATIENCE)?.result?;
     }
     // Messages overtake each other: the immediate data says which is which.
@@ -56,11 +49,13 @@ fn server(endpoint: &mut Endpoint, peer: PeerId) -> anyhow::Result<()> {
     for _ in 0..QUESTIONS {
         let question = endpoint.wait_message(PATIENCE)?;
         ensure!(question.peer() == Some(peer), "a stranger asks");
-        let i = question.immediate();
+        let i = question
+            .immediate()
+            .context("a question without a number")?;
         let answer = format!("{} bytes", question.len());
-        // It is lent from the pool; this gives it back.
+        // It has a buffer of the pool; this gives it back.
         drop(question);
-        let send = endpoint.send_bytes(peer, answer.as_bytes(), i, 0)?;
+        let send = endpoint.submit(Send::bytes(peer, answer.as_bytes()).immediate(i))?;
         endpoint.wait(send, PATIENCE)?.result?;
     }
     println!("server: answered {QUESTIONS} questions");

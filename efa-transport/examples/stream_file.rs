@@ -14,7 +14,7 @@ use std::net::TcpStream;
 
 use anyhow::{Context, ensure};
 use common::{PATIENCE, Side, meet, pair};
-use efa_transport::{Access, Buffer, Config, Endpoint, PeerId, Region, RemoteRegion};
+use efa_transport::{Access, Buffer, Config, Endpoint, PeerId, Put, Region, RemoteRegion};
 
 /// Bytes of a window: 256 KiB.
 const WINDOW: u64 = 256 << 10;
@@ -24,7 +24,6 @@ fn main() -> anyhow::Result<()> {
     pair(|side, stream, domain| {
         // The client is told by messages which windows are free; a pool takes them.
         let config = Config {
-            receive_pool: Some(Default::default()),
             ..Config::default()
         };
         let mut endpoint = Endpoint::new(&domain, config)?;
@@ -94,7 +93,7 @@ fn client(
         check = sum(check, bytes);
         region.copy_in(part.start, bytes)?;
         let (from, to) = (region.slice(part.clone())?, theirs.slice(part)?);
-        flying.push(endpoint.put_with_immediate(peer, from, to, window, 0)?);
+        flying.push(endpoint.submit(Put::new(peer, from, to).immediate(window))?);
     }
     for put in flying {
         endpoint.wait(put, PATIENCE)?.result?;
@@ -119,12 +118,12 @@ fn server(
     let mut check = 0;
     for (window, part) in windows(total) {
         // One write with the window's number has landed: all of its bytes are here.
-        let landed = endpoint.await_immediate(window, 1, 0)?;
+        let landed = endpoint.await_immediate(window, 1)?;
         endpoint.wait(landed, PATIENCE)?.result?;
         let bytes = region.to_vec(part)?;
         check = sum(check, &bytes);
         file.write_all(&bytes)?;
-        let send = endpoint.send_bytes(peer, b"free", None, 0)?;
+        let send = endpoint.send(peer, b"free")?;
         endpoint.wait(send, PATIENCE)?.result?;
     }
     let mut expected = [0; 8];

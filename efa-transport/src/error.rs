@@ -157,9 +157,11 @@ pub enum Error {
     #[error("the list is empty: a transfer has at least one pair (of zero bytes, if need be)")]
     EmptyList,
 
-    /// An operation of several parts was added to a batch.
-    #[error("an operation of a batch is one request, and has no parts: use Endpoint::submit")]
-    PartsInBatch,
+    /// An operation that is not one request was added to a batch.
+    #[error(
+        "an operation of a batch is one request: use Endpoint::submit for several parts, and for Await"
+    )]
+    NotInBatch,
 
     /// Requests could not be posted. None of them was.
     #[error("posting a batch of {requests} requests failed, and none was posted: {source}")]

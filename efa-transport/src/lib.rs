@@ -65,7 +65,7 @@ pub use endpoint::{Closed, Endpoint, connect_over};
 pub use error::{Error, Full, Result};
 pub use explain::Explanation;
 pub use failure::{Failure, FailureKind};
-pub use operation::{Completion, Get, Kind, Operation, OperationId, Put, Send};
+pub use operation::{Await, Completion, Get, Kind, Operation, OperationId, Put, Send};
 pub use peers::{Gone, PeerId};
 pub use queue::{Batch, Message};
 pub use region::{Region, Slice};

@@ -181,7 +181,54 @@ impl<'a> Send<'a> {
     }
 }
 
-/// Any operation that can be submitted: a [`Put`], a [`Get`] or a [`Send`].
+/// Waits until `count` writes with this immediate value have landed here: every byte of them is then
+/// readable.
+///
+/// Writes that landed earlier, and that no other such operation took, count. This is the only correct way
+/// to learn of remote arrival: on an unordered fabric, a later write says nothing about an earlier one.
+///
+/// ```no_run
+/// # use efa_transport::{Await, Endpoint, Error};
+/// # use std::time::{Duration, Instant};
+/// # fn f(endpoint: &mut Endpoint) -> Result<(), Error> {
+/// let limit = Instant::now() + Duration::from_secs(10);
+/// endpoint.submit(Await::new(7, 32).tag(1).deadline(limit))?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it says what to do, and does nothing until it is submitted"]
+pub struct Await {
+    wanted: Wanted<'static>,
+}
+
+impl Await {
+    /// Waits for `count` writes with this immediate value.
+    pub fn new(value: u32, count: u64) -> Self {
+        let mut wanted = Wanted::new(Kind::AwaitImmediate, PeerId::NOBODY, Payload::Count(count));
+        wanted.immediate = value;
+        Self { wanted }
+    }
+
+    /// As [`Put::tag`].
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.wanted.tag = tag;
+        self
+    }
+
+    /// As [`Put::deadline`].
+    pub fn deadline(mut self, at: Instant) -> Self {
+        self.wanted.deadline = Some(at);
+        self
+    }
+}
+
+impl From<Await> for Operation<'_> {
+    fn from(it: Await) -> Self {
+        Self { wanted: it.wanted }
+    }
+}
+
+/// Any operation that can be submitted: a [`Put`], a [`Get`], a [`Send`] or an [`Await`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "it says what to do, and does nothing until it is submitted"]
 pub struct Operation<'a> {
@@ -233,6 +280,8 @@ pub(crate) enum Payload<'a> {
     Parts(&'a [(Slice<'a>, RemoteRegion)]),
     Message(Slice<'a>),
     Bytes(&'a [u8]),
+    /// So many writes with an immediate value.
+    Count(u64),
 }
 
 /// Names one operation of one endpoint.

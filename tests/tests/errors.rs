@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use anyhow::{Result, ensure};
 use efa_tests::{Node, Pair, Remote, Test, done, ended, refused, region, run, under};
 use efa_transport::{
-    Access, Blocked, Buffer, Config, Connection, Domain, Endpoint, EndpointAddress, Error,
-    FailureKind, Gid, Gone, RemoteRegion,
+    Access, Buffer, Config, Connection, Domain, Endpoint, EndpointAddress, Error, FailureKind,
+    Full, Gid, Gone, Put, RemoteRegion, Send,
 };
 use efa_verbs::{Capabilities, Limit, Operations, QpState, QueuePairConfig, VendorStatus};
 
@@ -23,15 +23,15 @@ fn an_error_inside_a_session_posts_nothing_and_the_endpoint_goes_on() {
         let mut pair = pair(t)?;
         let (source, target) = (pair.region(&[1; 64])?, pair.region(&[0; 64])?);
         let remote = target.remote()?;
-        let free = pair.a.free_depth();
+        let free = pair.a.stats().free_credits;
         let ab = pair.ab;
-        let result: Result<(), anyhow::Error> = pair.a.post(|session| {
-            session.write(ab, &source, remote, 1)?;
-            session.write(ab, &source, remote, 2)?;
+        let result: Result<(), anyhow::Error> = pair.a.batch(|batch| {
+            batch.add(Put::new(ab, &source, remote).tag(1))?;
+            batch.add(Put::new(ab, &source, remote).tag(2))?;
             anyhow::bail!("changed my mind")
         });
         ensure!(result.unwrap_err().to_string() == "changed my mind");
-        ensure!(pair.a.free_depth() == free && pair.a.operations() == 0);
+        ensure!(pair.a.stats().free_credits == free && pair.a.stats().live == 0);
         pair.works(&BYTES)?;
         ensure!(
             target.to_vec(..)? == [0; 64],
@@ -47,18 +47,18 @@ fn a_panic_inside_a_session_posts_nothing_and_the_endpoint_goes_on() {
         let mut pair = pair(t)?;
         let (source, target) = (pair.region(&[1; 64])?, pair.region(&[0; 64])?);
         let remote = target.remote()?;
-        let free = pair.a.free_depth();
+        let free = pair.a.stats().free_credits;
         let ab = pair.ab;
         for _ in 0..3 {
             let unwound = catch_unwind(AssertUnwindSafe(|| {
-                pair.a.post(|session| -> Result<(), Error> {
-                    session.write(ab, &source, remote, 1)?;
+                pair.a.batch(|batch| -> Result<(), Error> {
+                    batch.add(Put::new(ab, &source, remote).tag(1))?;
                     panic!("this panic is part of the test")
                 })
             }));
             ensure!(unwound.is_err());
         }
-        ensure!(pair.a.free_depth() == free && pair.a.operations() == 0);
+        ensure!(pair.a.stats().free_credits == free && pair.a.stats().live == 0);
         pair.works(&BYTES)?;
         ensure!(
             target.to_vec(..)? == [0; 64],
@@ -83,7 +83,7 @@ fn a_run_refuses_what_is_wrong_and_goes_on() {
             .a
             .connect(EndpointAddress::new(pair.domain.gid(), 4000, 0x4242)?)?;
         pair.a.disconnect(gone)?;
-        pair.a.post(|session| -> Result<()> {
+        pair.a.batch(|batch| -> Result<()> {
             let all = session.run(ab, &source, |run| -> Result<_> {
                 for range in [8000..8193, 8193..8193, 0..u64::MAX, u64::MAX..u64::MAX] {
                     match run.write(range.clone(), remote, 0) {
@@ -119,7 +119,7 @@ fn a_run_refuses_what_is_wrong_and_goes_on() {
                 run.write(0..4096, remote, 1)?;
                 Ok(run.room())
             })?;
-            ensure!(all == session.room() && session.len() == 1);
+            ensure!(all == batch.room() && batch.len() == 1);
             let read = session.run(ab, &fixed, |run| run.read(0..8, remote.slice(..8)?, 0));
             ensure!(matches!(read, Err(Error::ReadOnlyRegion)), "{read:?}");
             let nothing = session.run(ab, &foreign, |_| -> Result<(), Error> {
@@ -144,12 +144,12 @@ fn a_run_refuses_what_is_wrong_and_goes_on() {
                 run.write(4096..8192, remote.slice(4096..)?, 2)?;
                 Err::<(), _>(Error::Overflow)
             });
-            ensure!(matches!(kept, Err(Error::Overflow)) && session.len() == 2);
+            ensure!(matches!(kept, Err(Error::Overflow)) && batch.len() == 2);
             Ok(())
         })?;
-        pair.a.flush(None)?;
+        pair.a.wait_all(None)?;
         let mut all = Vec::new();
-        pair.a.poll(&mut all)?;
+        pair.a.poll(|completion| all.push(completion))?;
         ensure!(
             all.len() == 2 && all.iter().all(|done| done.result.is_ok()),
             "{all:?}"
@@ -167,8 +167,8 @@ fn a_run_with_a_full_queue_keeps_what_it_has() {
         let target = pair.region(&[0; 64])?;
         let (ab, remote) = (pair.ab, target.remote()?);
         let foreign = region(&t.domain()?, &[1; 64])?;
-        let depth = pair.a.depth();
-        pair.a.post(|session| {
+        let depth = pair.a.limits().depth;
+        pair.a.batch(|batch| {
             session.run(ab, &source, |run| -> Result<()> {
                 for tag in 0..depth {
                     ensure!(run.room() == depth - tag);
@@ -177,7 +177,7 @@ fn a_run_with_a_full_queue_keeps_what_it_has() {
                 for _ in 0..2 {
                     let full = run.write(0..64, remote, 0);
                     ensure!(
-                        matches!(full, Err(Error::QueueFull { free: 0, .. })),
+                        matches!(full, Err(Error::Full(Full::SendQueue { free: 0, .. }))),
                         "{full:?}"
                     );
                 }
@@ -186,14 +186,14 @@ fn a_run_with_a_full_queue_keeps_what_it_has() {
             // What is wrong in any case comes first.
             let nothing = session.run(ab, &foreign, |_| Ok::<_, Error>(()));
             ensure!(matches!(nothing, Err(Error::ForeignRegion)), "{nothing:?}");
-            let nothing = session.write(ab, &foreign, remote, 0);
+            let nothing = batch.add(Put::new(ab, &foreign, remote));
             ensure!(matches!(nothing, Err(Error::ForeignRegion)), "{nothing:?}");
             anyhow::Ok(())
         })?;
-        ensure!(pair.a.free_depth() == 0 && pair.a.stats().queue_full == 2);
+        ensure!(pair.a.stats().free_credits == 0 && pair.a.stats().queue_full == 2);
         let mut told = 0;
         while told < depth {
-            told += pair.a.poll_each(|done| assert!(done.result.is_ok()))? as u32;
+            told += pair.a.poll(|done| assert!(done.result.is_ok()))? as u32;
         }
         pair.works(&BYTES)
     });
@@ -205,11 +205,11 @@ fn a_panic_inside_a_run_posts_nothing_and_the_endpoint_goes_on() {
         let mut pair = pair(t)?;
         let (source, target) = (pair.region(&[1; 64])?, pair.region(&[0; 64])?);
         let (ab, remote) = (pair.ab, target.remote()?);
-        let free = pair.a.free_depth();
+        let free = pair.a.stats().free_credits;
         for _ in 0..3 {
             let unwound = catch_unwind(AssertUnwindSafe(|| {
-                pair.a.post(|session| -> Result<(), Error> {
-                    session.write(ab, &source, remote, 1)?;
+                pair.a.batch(|batch| -> Result<(), Error> {
+                    batch.add(Put::new(ab, &source, remote).tag(1))?;
                     session.run(ab, &source, |run| {
                         run.write(0..64, remote, 2)?;
                         panic!("this panic is part of the test")
@@ -218,8 +218,8 @@ fn a_panic_inside_a_run_posts_nothing_and_the_endpoint_goes_on() {
             }));
             ensure!(unwound.is_err());
         }
-        ensure!(pair.a.free_depth() == free && pair.a.operations() == 0);
-        let stats = pair.a.peer_stats(ab)?;
+        ensure!(pair.a.stats().free_credits == free && pair.a.stats().live == 0);
+        let stats = pair.a.peer(ab)?;
         ensure!((stats.operations, stats.bytes) == (0, 0), "{stats:?}");
         pair.works(&BYTES)?;
         ensure!(
@@ -251,7 +251,7 @@ fn posting_before_connecting_is_refused_with_the_state() {
         let posted = a.put(&local, target.remote()?)?;
         let mut all = Vec::new();
         while all.is_empty() {
-            a.poll(&mut all)?;
+            a.poll(|completion| all.push(completion))?;
             std::thread::yield_now();
         }
         ensure!(posted.count == 1 && all[0].result.is_ok());
@@ -366,7 +366,7 @@ fn a_device_without_rdma_write_refuses_puts_by_name_and_does_the_rest() {
         let ab = a.connect(b.address())?;
         b.connect(a.address())?;
         let (local, remote) = (region(&here, &[0; 64])?, region(&there, &[5; 64])?);
-        match a.put(ab, &local, remote.remote()?, 0) {
+        match a.put(ab, &local, remote.remote()?) {
             Err(error @ Error::NotSupported { .. }) => {
                 let text = error.to_string();
                 ensure!(
@@ -376,11 +376,11 @@ fn a_device_without_rdma_write_refuses_puts_by_name_and_does_the_rest() {
             }
             other => anyhow::bail!("{other:?}"),
         }
-        let get = a.get(ab, &local, remote.remote()?, 0)?;
+        let get = a.get(ab, &local, remote.remote()?)?;
         done(&mut a, get)?;
         ensure!(local.to_vec(..)? == [5; 64]);
         let receive = b.recv(&remote, 0)?;
-        let send = a.send(ab, local.slice(..10)?, None, 0)?;
+        let send = a.submit(Send::new(ab, local.slice(..10)?))?;
         done(&mut a, send)?;
         ensure!(done(&mut b, receive)?.bytes == 10);
         // Memory that peers could write is refused as well.
@@ -405,10 +405,10 @@ fn a_device_without_rdma_refuses_connections_and_sends_messages() {
         let mut pair = Pair::on(&domain, Config::default())?;
         let (local, target) = (pair.region(&[3; 64])?, pair.region(&[0; 64])?);
         let nothing = RemoteRegion::new(0x10000, 64, 1)?;
-        let put = pair.a.put(pair.ab, &local, nothing, 0);
+        let put = pair.a.put(pair.ab, &local, nothing);
         ensure!(matches!(put, Err(Error::NoRdma { .. })), "{put:?}");
         let receive = pair.b.recv(&target, 0)?;
-        let send = pair.a.send(pair.ab, &local, None, 0)?;
+        let send = pair.a.submit(Send::new(pair.ab, &local))?;
         done(&mut pair.a, send)?;
         done(&mut pair.b, receive)?;
         ensure!(target.to_vec(..)? == [3; 64]);
@@ -448,10 +448,10 @@ fn a_wrong_rkey_ends_as_a_refused_address() {
         let (local, target) = (pair.region(&[1; 64])?, pair.region(&[0; 64])?);
         let right = target.remote()?;
         let wrong = RemoteRegion::new(right.addr(), right.len(), right.rkey() ^ 0x5555)?;
-        let put = pair.a.put(pair.ab, &local, wrong, 0)?;
+        let put = pair.a.put(pair.ab, &local, wrong)?;
         let status = refused(&mut pair.a, put)?;
         ensure!(status == VendorStatus::REMOTE_BAD_ADDRESS.0, "{status}");
-        let get = pair.a.get(pair.ab, &local, wrong, 0)?;
+        let get = pair.a.get(pair.ab, &local, wrong)?;
         let status = refused(&mut pair.a, get)?;
         ensure!(status == VendorStatus::REMOTE_BAD_ADDRESS.0, "{status}");
         ensure!(target.to_vec(..)? == [0; 64]);
@@ -471,7 +471,7 @@ fn a_remote_range_outside_its_region_ends_as_a_refused_address() {
             (right.addr() + (1 << 40), "far away"),
         ] {
             let wrong = RemoteRegion::new(addr, right.len(), right.rkey())?;
-            let put = pair.a.put(pair.ab, &local, wrong, 0)?;
+            let put = pair.a.put(pair.ab, &local, wrong)?;
             let failed = ended(&mut pair.a, put)?;
             let failure = failed.result.unwrap_err();
             let status = VendorStatus::REMOTE_BAD_ADDRESS.0;
@@ -494,13 +494,13 @@ fn memory_without_the_access_for_it_is_not_touched() {
         let readable = pair
             .domain
             .register(Buffer::zeroed(64)?, Access::LOCAL | Access::REMOTE_READ)?;
-        let put = pair.a.put(pair.ab, &local, readable.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &local, readable.remote()?)?;
         ensure!(refused(&mut pair.a, put)? == VendorStatus::REMOTE_BAD_ADDRESS.0);
         ensure!(readable.to_vec(..)? == [0; 64]);
         let writable = pair
             .domain
             .register(Buffer::zeroed(64)?, Access::REMOTE_WRITE)?;
-        let get = pair.a.get(pair.ab, &local, writable.remote()?, 0)?;
+        let get = pair.a.get(pair.ab, &local, writable.remote()?)?;
         ensure!(refused(&mut pair.a, get)? == VendorStatus::REMOTE_BAD_ADDRESS.0);
         ensure!(local.to_vec(..)? == [1; 64]);
         pair.works(&BYTES)
@@ -513,16 +513,16 @@ fn memory_of_another_domain_is_refused_before_anything_is_posted() {
         let mut pair = pair(t)?;
         let foreign = region(&t.domain()?, &[1; 64])?;
         let target = pair.region(&[0; 64])?;
-        let put = pair.a.put(pair.ab, &foreign, target.remote()?, 0);
+        let put = pair.a.put(pair.ab, &foreign, target.remote()?);
         ensure!(matches!(put, Err(Error::ForeignRegion)), "{put:?}");
-        let get = pair.a.get(pair.ab, &foreign, target.remote()?, 0);
+        let get = pair.a.get(pair.ab, &foreign, target.remote()?);
         ensure!(matches!(get, Err(Error::ForeignRegion)), "{get:?}");
         let read_only = pair
             .domain
             .register(Buffer::zeroed(64)?, Access::LOCAL_READ)?;
-        let get = pair.a.get(pair.ab, &read_only, target.remote()?, 0);
+        let get = pair.a.get(pair.ab, &read_only, target.remote()?);
         ensure!(matches!(get, Err(Error::ReadOnlyRegion)), "{get:?}");
-        ensure!(pair.a.operations() == 0);
+        ensure!(pair.a.stats().live == 0);
         pair.works(&BYTES)
     });
 }
@@ -568,9 +568,9 @@ fn a_peer_without_a_handle_for_us_refuses_rdma_until_it_connects() {
         let mut a = Endpoint::new(&here, Config::default())?;
         let mut b = Endpoint::new(&there, Config::default())?;
         let ab = a.connect(b.address())?;
-        b.activate()?;
+        b.bring_up()?;
         let (local, target) = (region(&here, &[1; 64])?, region(&there, &[0; 64])?);
-        let put = a.put(ab, &local, target.remote()?, 0)?;
+        let put = a.put(ab, &local, target.remote()?)?;
         let failure = ended(&mut a, put)?.result.unwrap_err();
         let expected = VendorStatus::REMOTE_UNKNOWN_PEER.0;
         ensure!(
@@ -586,7 +586,7 @@ fn a_peer_without_a_handle_for_us_refuses_rdma_until_it_connects() {
             .unwrap_or_default();
         ensure!(advice.contains("connect"), "{advice}");
         b.connect(a.address())?;
-        let put = a.put(ab, &local, target.remote()?, 0)?;
+        let put = a.put(ab, &local, target.remote()?)?;
         done(&mut a, put)?;
         ensure!(target.to_vec(..)? == [1; 64]);
         Ok(())
@@ -634,29 +634,29 @@ fn more_requests_than_free_places_post_nothing_and_say_both() {
         let mut b = Connection::new(&domain, config)?;
         a.connect(b.info())?;
         b.connect(a.info())?;
-        let depth = a.endpoint().depth();
+        let depth = a.endpoint().limits().depth;
         let length = 4096 * (u64::from(depth) + 1);
         let (local, target) = (
             region(&domain, &vec![1; length as usize])?,
             region(&domain, &vec![0; length as usize])?,
         );
         match a.put(&local, target.remote()?) {
-            Err(Error::QueueFull {
+            Err(Error::Full(Full::SendQueue {
                 wanted,
                 free,
                 depth: told,
-            }) => {
+            })) => {
                 ensure!(wanted == u64::from(depth) + 1 && free == depth && told == depth);
             }
             other => anyhow::bail!("{other:?}"),
         }
-        ensure!(a.endpoint().operations() == 0);
+        ensure!(a.endpoint().stats().live == 0);
         // What fits exactly is taken.
         let posted = a.put(local.slice(..4096 * u64::from(depth))?, target.remote()?)?;
         ensure!(posted.count == u64::from(depth));
         let mut all = Vec::new();
         while all.len() < depth as usize {
-            a.poll(&mut all)?;
+            a.poll(|completion| all.push(completion))?;
             std::thread::yield_now();
         }
         for completion in all {
@@ -680,17 +680,20 @@ fn a_full_queue_is_back_pressure_for_try_put_and_posts_nothing() {
         let other = pair.region(&[0; 8])?;
         let remote_small = other.remote()?;
         t.ctl()?.pause()?;
-        let long = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let long = pair.a.put(pair.ab, &source, target.remote()?)?;
         // Long operations leave some room to short ones, but not without end.
         let mut short = Vec::new();
         let blocked = loop {
-            match pair.a.try_put(pair.ab, &small, remote_small, 0) {
+            match pair.a.try_submit(Put::new(pair.ab, &small, remote_small)) {
                 Ok(operation) => short.push(operation),
                 Err(error) => break error,
             }
-            ensure!(short.len() <= pair.a.depth() as usize, "more than fits");
+            ensure!(
+                short.len() <= pair.a.limits().depth as usize,
+                "more than fits"
+            );
         };
-        let operations = pair.a.operations();
+        let operations = pair.a.stats().live;
         t.ctl()?.resume()?;
         ensure!(
             matches!(
@@ -720,7 +723,7 @@ fn a_disconnected_peer_is_refused_by_its_old_name() {
         let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
         let old = pair.ab;
         pair.a.disconnect(old)?;
-        match pair.a.put(old, &source, target.remote()?, 0) {
+        match pair.a.put(old, &source, target.remote()?) {
             Err(Error::PeerGone { peer, reason }) => {
                 ensure!(peer == old && reason == Gone::Disconnected);
             }

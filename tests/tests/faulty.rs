@@ -17,7 +17,7 @@ fn survives(t: &Test, counters: &[&str]) -> Result<()> {
         pair.works(&bytes)?;
         if round % 3 == 0 {
             let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; length])?);
-            let get = pair.a.get(pair.ab, &target, source.remote()?, 0)?;
+            let get = pair.a.get(pair.ab, &target, source.remote()?)?;
             done(&mut pair.a, get)?;
             ensure!(target.to_vec(..)? == bytes, "what was got differs");
         }
@@ -95,7 +95,7 @@ fn a_receiver_that_is_not_ready_gets_the_message_later() {
         };
         let mut pair = Pair::new(t, config)?;
         for i in 0..50u32 {
-            let send = pair.a.send_bytes(pair.ab, &i.to_be_bytes(), None, 0)?;
+            let send = pair.a.send(pair.ab, &i.to_be_bytes())?;
             done(&mut pair.a, send)?;
             let message = pair.b.wait_message(Some(Duration::from_secs(60)))?;
             ensure!(message[..] == i.to_be_bytes());
@@ -112,7 +112,7 @@ fn a_link_that_is_cut_for_a_moment_costs_time_only() {
         let bytes = t.rng().bytes(200_000);
         let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; bytes.len()])?);
         t.set_faults("timeout=10s,cut=both")?;
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         std::thread::sleep(Duration::from_millis(200));
         ensure!(t.counters()?.get("packets_cut") > 0);
         t.set_faults("timeout=10s")?;
@@ -130,7 +130,7 @@ fn a_link_that_stays_cut_is_a_failure_of_the_transfer_and_heals() {
         for cut in ["both", "out", "in"] {
             t.set_faults(&format!("timeout=500ms,cut={cut}"))?;
             let (source, target) = (pair.region(&[1; 100_000])?, pair.region(&[0; 100_000])?);
-            let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+            let put = pair.a.put(pair.ab, &source, target.remote()?)?;
             let failure = ended(&mut pair.a, put)?.result.unwrap_err();
             let status = VendorStatus(failure.vendor_status().unwrap_or(0));
             ensure!(
@@ -191,7 +191,7 @@ impl Target {
     /// Fills the target with `value` and has it say so.
     fn fill(&self, endpoint: &mut Endpoint, value: u8) -> Result<()> {
         let source = region(endpoint.domain(), &[value; LENGTH])?;
-        let put = endpoint.put(self.peer, &source, self.memory, 0)?;
+        let put = endpoint.put(self.peer, &source, self.memory)?;
         done(endpoint, put)?;
         self.process.channel().send(&true)?;
         let (first, all): (u8, bool) = self.process.channel().recv()?;
@@ -214,8 +214,8 @@ fn a_peer_killed_in_the_middle_fails_its_transfers_alone_and_its_successor_is_we
             // Killed with requests on their way: it stands still first.
             t.ctl_of(&victim.process)?.pause()?;
             let source = region(endpoint.domain(), &[3; LENGTH])?;
-            let lost = endpoint.put(victim.peer, &source, victim.memory, 0)?;
-            endpoint.poll(&mut Vec::new())?;
+            let lost = endpoint.put(victim.peer, &source, victim.memory)?;
+            endpoint.poll(|_| {})?;
             victim.process.kill();
             survivor.fill(&mut endpoint, 4)?;
             let failure = ended(&mut endpoint, lost)?.result.unwrap_err();
@@ -251,7 +251,7 @@ fn a_peer_whose_device_stands_still_is_unresponsive_and_comes_back() {
             peer.fill(&mut endpoint, 1)?;
             t.ctl_of(&peer.process)?.pause()?;
             let source = region(endpoint.domain(), &[3; LENGTH])?;
-            let lost = endpoint.put(peer.peer, &source, peer.memory, 0)?;
+            let lost = endpoint.put(peer.peer, &source, peer.memory)?;
             let failure = ended(&mut endpoint, lost)?.result.unwrap_err();
             let expected = VendorStatus::UNRESPONSIVE_REMOTE.0;
             ensure!(failure.vendor_status() == Some(expected), "{failure}");

@@ -45,7 +45,7 @@ impl Side {
     /// Puts everything, and returns when it is at the peer.
     fn put<C>(&mut self, connected: &Connected<C>) -> Result<()> {
         let remote = RemoteRegion::try_from(connected.user_data.as_slice())?;
-        let put = self.endpoint.put(connected.peer, &self.source, remote, 0)?;
+        let put = self.endpoint.put(connected.peer, &self.source, remote)?;
         let completion = self.endpoint.wait(put, TIMEOUT)?;
         completion
             .result
@@ -106,11 +106,12 @@ fn meet(
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if there.is_none()
-            && let Poll::Ready(result) = connecting.poll(&mut connector.endpoint)
+            && let Poll::Ready(result) =
+                connecting.poll(|completion| connector.endpoint.push(completion))
         {
             there = Some(result?);
         }
-        if let Some(arrival) = listener.poll(&mut server.endpoint) {
+        if let Some(arrival) = listener.poll(|completion| server.endpoint.push(completion)) {
             here = Some(arrival?);
         }
         match (here, there) {
@@ -286,7 +287,7 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
                 .region
                 .slice(cached.offset..cached.offset + cached.len)?;
             let target = remote.slice(part)?;
-            let put = client.endpoint.put(there.peer, source, target, 0)?;
+            let put = client.endpoint.put(there.peer, source, target)?;
             // The clone of the transfer keeps the memory registered.
             let given_up = cache.invalidate(start, 1);
             drop((given_up, cached));

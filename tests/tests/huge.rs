@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use efa_tests::{Pair, done, region, skip, under};
 use efa_transport::{
-    Access, Config, Endpoint, EndpointAddress, FailureKind, Gid, Region, RemoteRegion,
+    Access, Config, Endpoint, EndpointAddress, FailureKind, Gid, Put, Region, RemoteRegion,
 };
 
 /// The system's allocator, which counts the bytes that this program's own code has.
@@ -86,7 +86,7 @@ fn a_transfer_of_200_gib_is_legal_costs_no_memory_and_starves_nobody() {
         let begun = Instant::now();
         let remote = target.remote()?;
         let parts = [(source.slice(..)?, remote); 4];
-        let huge = pair.a.put_list(pair.ab, &parts, 1)?;
+        let huge = pair.a.submit(Put::parts(pair.ab, &parts).tag(1))?;
         ensure!(
             begun.elapsed() < Duration::from_secs(1),
             "planning it took {:?}",
@@ -95,15 +95,17 @@ fn a_transfer_of_200_gib_is_legal_costs_no_memory_and_starves_nobody() {
         let mut most = 0;
         for round in 0..50u64 {
             for _ in 0..10 {
-                pair.a.poll(&mut Vec::new())?;
+                pair.a.poll(|_| {})?;
                 most = most.max(live().saturating_sub(before));
             }
             // The bound that is documented with Config::quantum: nobody else waits, so the short
             // one is posted at once, or after one turn of the long one.
             let posted = pair.a.stats().requests;
-            let short = pair.a.put(pair.ab, &small, other.remote()?, round)?;
-            while pair.a.queued() > 1 {
-                pair.a.poll(&mut Vec::new())?;
+            let short = pair
+                .a
+                .submit(Put::new(pair.ab, &small, other.remote()?).tag(round))?;
+            while pair.a.stats().waiting > 1 {
+                pair.a.poll(|_| {})?;
             }
             let before_it = pair.a.stats().requests - posted;
             ensure!(
@@ -113,7 +115,7 @@ fn a_transfer_of_200_gib_is_legal_costs_no_memory_and_starves_nobody() {
             done(&mut pair.a, short)?;
         }
         ensure!(most <= SMALL, "{most} bytes more than before");
-        ensure!(pair.a.operations() == 1, "200 GiB were moved");
+        ensure!(pair.a.stats().live == 1, "200 GiB were moved");
         ensure!(other.to_vec(..)? == [7; 8]);
         ensure!(pair.a.cancel(huge));
         let failure = pair.a.wait(huge, None)?.result.unwrap_err();
@@ -161,15 +163,15 @@ fn a_busy_endpoint_allocates_nothing_more() {
         let mut all = Vec::with_capacity(64);
         let mut round = |pair: &mut Pair| -> Result<()> {
             for tag in 0..16 {
-                pair.a.put(pair.ab, &memory, remote, tag)?;
+                pair.a.submit(Put::new(pair.ab, &memory, remote).tag(tag))?;
             }
             let ends = Instant::now() + Duration::from_secs(60);
-            while pair.a.operations() > 0 {
+            while pair.a.stats().live > 0 {
                 if Instant::now() > ends {
                     bail!("never ended");
                 }
                 all.clear();
-                pair.a.poll(&mut all)?;
+                pair.a.poll(|completion| all.push(completion))?;
                 let failed = all.iter().find(|completion| completion.result.is_err());
                 ensure!(failed.is_none(), "{failed:?}");
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use efa_tests::{Node, Pair, Remote, Test, alone, footprint};
-use efa_transport::Config;
+use efa_transport::{Config, ReceivePool};
 use efa_verbs::{Capabilities, Operations, QueuePairConfig};
 
 const ROUNDS: usize = 1000;
@@ -31,7 +31,10 @@ fn round(t: &Test, bytes: &[u8]) -> Result<()> {
 fn transport_round(t: &Test, bytes: &[u8]) -> Result<()> {
     let config = Config {
         send_depth: 16,
-        receive_depth: 16,
+        receive_pool: ReceivePool {
+            buffers: 16,
+            size: None,
+        },
         ..Config::default()
     };
     Pair::new(t, config)?.works(bytes)

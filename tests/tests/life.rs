@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use efa_tests::{Pair, Test, done, ended, region, run, under};
-use efa_transport::{Config, Endpoint, Error, FailureKind, Gone, ReceivePool, WaitPolicy};
+use efa_transport::{Config, Endpoint, Error, FailureKind, Gone, Put, ReceivePool};
 use efa_verbs::{Capabilities, QpState};
 
 #[test]
@@ -14,7 +14,9 @@ fn closing_waits_for_what_is_under_way() {
         let mut pair = Pair::new(t, Config::default())?;
         let bytes = t.rng().bytes(2_000_000);
         let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; bytes.len()])?);
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 3)?;
+        let put = pair
+            .a
+            .submit(Put::new(pair.ab, &source, target.remote()?).tag(3))?;
         let closed = pair.a.close(Duration::from_secs(60));
         ensure!(closed.is_clean(), "{closed:?}");
         ensure!(closed.completions.len() == 1 && closed.completions[0].operation == put);
@@ -31,7 +33,8 @@ fn closing_at_its_deadline_says_what_did_not_finish() {
         let (source, target) = (pair.region(&[1; 2_000_000])?, pair.region(&[0; 2_000_000])?);
         t.ctl()?.pause()?;
         for tag in 0..3 {
-            pair.a.put(pair.ab, &source, target.remote()?, tag)?;
+            pair.a
+                .submit(Put::new(pair.ab, &source, target.remote()?).tag(tag))?;
         }
         let began = Instant::now();
         let closed = pair.a.close(Duration::from_millis(200));
@@ -57,7 +60,7 @@ fn an_operation_past_its_deadline_ends_and_the_endpoint_goes_on() {
         let mut pair = Pair::new(t, Config::default())?;
         let (source, target) = (pair.region(&[1; 100])?, pair.region(&[0; 100])?);
         t.ctl()?.pause()?;
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         pair.a
             .set_deadline(put, Instant::now() + Duration::from_millis(50))?;
         let failure = ended(&mut pair.a, put)?.result.unwrap_err();
@@ -81,7 +84,7 @@ fn a_rebuilt_endpoint_fails_what_was_under_way_and_works_after_connecting_again(
         let (before, incarnation) = (pair.a.address(), pair.a.incarnation());
         ensure!(!pair.a.recover()?, "a healthy endpoint was rebuilt");
         t.ctl()?.pause()?;
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         t.ctl()?.resume()?;
         pair.a.rebuild()?;
         let completion = ended(&mut pair.a, put)?;
@@ -90,7 +93,7 @@ fn a_rebuilt_endpoint_fails_what_was_under_way_and_works_after_connecting_again(
             ensure!(failure.kind() == FailureKind::QueuePairLost, "{failure}");
         }
         ensure!(pair.a.address() != before && pair.a.incarnation() != incarnation);
-        let old = pair.a.put(pair.ab, &source, target.remote()?, 0);
+        let old = pair.a.put(pair.ab, &source, target.remote()?);
         match old {
             Err(Error::PeerGone { reason, .. }) => ensure!(reason == Gone::Rebuilt),
             other => anyhow::bail!("{other:?}"),
@@ -118,7 +121,7 @@ fn endpoints_that_come_and_go_never_complete_each_others_operations() {
             // Numbers are reused while requests of the last owner are still under way.
             let mut pair = Pair::on(&domain, Config::default())?;
             let source = pair.region(&[round; 50_000])?;
-            pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+            pair.a.put(pair.ab, &source, target.remote()?)?;
             if round % 3 == 0 {
                 pair.works(&[round; 20_000])?;
                 ensure!(pair.a.stats().stale_completions == 0);
@@ -148,17 +151,17 @@ fn to_oneself(t: &Test, profile: &str) -> Result<()> {
         region(&domain, &vec![0; bytes.len()])?,
     );
     if can.contains(Capabilities::RDMA_WRITE) {
-        let put = endpoint.put(me, &source, target.remote()?, 0)?;
+        let put = endpoint.put(me, &source, target.remote()?)?;
         ensure!(done(&mut endpoint, put)?.bytes == 300_000);
         ensure!(target.to_vec(..)? == bytes);
     }
     if can.contains(Capabilities::RDMA_READ) {
         target.copy_in(0, &vec![0; bytes.len()])?;
-        let get = endpoint.get(me, &target, source.remote()?, 0)?;
+        let get = endpoint.get(me, &target, source.remote()?)?;
         done(&mut endpoint, get)?;
         ensure!(target.to_vec(..)? == bytes);
     }
-    let send = endpoint.send_bytes(me, b"hello, me", None, 0)?;
+    let send = endpoint.send(me, b"hello, me")?;
     done(&mut endpoint, send)?;
     let message = endpoint.wait_message(Some(Duration::from_secs(30)))?;
     ensure!(&message[..] == b"hello, me");
@@ -202,16 +205,18 @@ fn a_program_can_sleep_until_something_completes() {
         t.need(Capabilities::RDMA_WRITE)?;
         let config = Config {
             events: true,
-            wait: WaitPolicy::SpinThenSleep(Duration::ZERO),
+            spin: Duration::ZERO,
             ..Config::default()
         };
         let mut pair = Pair::new(t, config)?;
         let (source, target) = (pair.region(&[1; 1000])?, pair.region(&[0; 1000])?);
         for tag in 0..100 {
-            let put = pair.a.put(pair.ab, &source, target.remote()?, tag)?;
+            let put = pair
+                .a
+                .submit(Put::new(pair.ab, &source, target.remote()?).tag(tag))?;
             let mut all = Vec::new();
             loop {
-                pair.a.poll(&mut all)?;
+                pair.a.poll(|completion| all.push(completion))?;
                 if !all.is_empty() {
                     break;
                 }
@@ -253,7 +258,7 @@ fn one_endpoint_per_thread_on_a_shared_domain_with_shared_memory() {
                     let mut pair = Pair::on(&domain, Config::default())?;
                     for _ in 0..20 {
                         let target = pair.region(&vec![0; bytes.len()])?;
-                        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+                        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
                         done(&mut pair.a, put)?;
                         ensure!(target.to_vec(..)? == bytes);
                     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use efa_tests::{Pair, done, ended, run, under};
 use efa_transport::{
-    Completion, Config, DataPath, EndpointAddress, Error, Kind, OperationId, RemoteRegion,
+    Completion, Config, DataPath, EndpointAddress, Error, Get, Kind, OperationId, Put, ReceivePool,
+    RemoteRegion,
 };
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -24,18 +25,17 @@ fn an_operation_completes_once_whatever_the_number_of_its_requests() {
             let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; length + 1])?);
             let put = tag % 2 == 0;
             let id = if put {
-                pair.a.put(
-                    pair.ab,
-                    source.slice(..length as u64)?,
-                    target.remote()?,
-                    tag,
+                pair.a.submit(
+                    Put::new(pair.ab, source.slice(..length as u64)?, target.remote()?).tag(tag),
                 )?
             } else {
-                pair.a.get(
-                    pair.ab,
-                    target.slice(..length as u64)?,
-                    source.remote()?.slice(..length as u64)?,
-                    tag,
+                pair.a.submit(
+                    Get::new(
+                        pair.ab,
+                        target.slice(..length as u64)?,
+                        source.remote()?.slice(..length as u64)?,
+                    )
+                    .tag(tag),
                 )?
             };
             open.push((id, put, bytes, source, target, length as u64));
@@ -46,7 +46,7 @@ fn an_operation_completes_once_whatever_the_number_of_its_requests() {
         }
         // Nothing comes after that.
         std::thread::sleep(Duration::from_millis(50));
-        pair.a.poll(&mut all)?;
+        pair.a.poll(|completion| all.push(completion))?;
         let ids: HashSet<OperationId> = all.iter().map(|completion| completion.operation).collect();
         ensure!(
             ids.len() == open.len() && all.len() == open.len(),
@@ -101,7 +101,7 @@ fn a_list_of_pairs_is_one_operation() {
                 target.remote()?.slice(to..to + length)?,
             ));
         }
-        let put = pair.a.put_list(pair.ab, &pairs, 9)?;
+        let put = pair.a.submit(Put::parts(pair.ab, &pairs).tag(9))?;
         let completion = done(&mut pair.a, put)?;
         ensure!(
             completion.tag == 9 && completion.bytes == 5101,
@@ -114,7 +114,7 @@ fn a_list_of_pairs_is_one_operation() {
             expected[to..to + length].copy_from_slice(&bytes[from..from + length]);
         }
         ensure!(got == expected);
-        let empty = pair.a.put_list(pair.ab, &[], 0);
+        let empty = pair.a.submit(Put::parts(pair.ab, &[]));
         ensure!(matches!(empty, Err(Error::EmptyList)), "{empty:?}");
         Ok(())
     });
@@ -126,7 +126,7 @@ fn waiting_with_a_deadline_leaves_the_operation_alone() {
         let mut pair = Pair::new(t, Config::default())?;
         let (source, target) = (pair.region(&[5; 100])?, pair.region(&[0; 100])?);
         t.ctl()?.pause()?;
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         let short = Duration::from_millis(50);
         let waited = pair.a.wait(put, Some(short));
         ensure!(
@@ -147,21 +147,24 @@ fn a_transfer_flows_through_a_queue_of_the_smallest_depth() {
     under("max-rdma-size=4096").run(|t| {
         let config = Config {
             send_depth: 1,
-            receive_depth: 1,
+            receive_pool: ReceivePool {
+                buffers: 1,
+                size: None,
+            },
             ..Config::default()
         };
         let mut pair = Pair::new(t, config)?;
-        let depth = pair.a.depth();
+        let depth = pair.a.limits().depth;
         let bytes = t.rng().bytes(1_000_000);
         let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; bytes.len()])?);
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         done(&mut pair.a, put)?;
         ensure!(target.to_vec(..)? == bytes);
         let stats = pair.a.stats();
         ensure!(stats.requests == 1_000_000u64.div_ceil(4096), "{stats:?}");
         ensure!(stats.depth_high_water <= depth, "{stats:?}");
         let back = pair.region(&vec![0; bytes.len()])?;
-        let get = pair.a.get(pair.ab, &back, target.remote()?, 0)?;
+        let get = pair.a.get(pair.ab, &back, target.remote()?)?;
         done(&mut pair.a, get)?;
         ensure!(back.to_vec(..)? == bytes);
         Ok(())
@@ -185,13 +188,15 @@ fn a_long_put_does_not_starve_a_short_one() {
         let source = pair.region(&vec![1; LONG])?;
         let target = pair.region(&vec![0; LONG])?;
         let (small, other) = (pair.region(&[2; 8])?, pair.region(&[0; 8])?);
-        let long = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let long = pair.a.put(pair.ab, &source, target.remote()?)?;
         for round in 0..5 {
             for _ in 0..20 {
-                pair.a.poll(&mut Vec::new())?;
+                pair.a.poll(|_| {})?;
             }
             let before = pair.a.stats().requests;
-            let short = pair.a.put(pair.ab, &small, other.remote()?, 1)?;
+            let short = pair
+                .a
+                .submit(Put::new(pair.ab, &small, other.remote()?).tag(1))?;
             done(&mut pair.a, short)?;
             let meanwhile = pair.a.stats().requests - before;
             ensure!(
@@ -200,7 +205,7 @@ fn a_long_put_does_not_starve_a_short_one() {
             );
         }
         ensure!(
-            pair.a.operations() == 1,
+            pair.a.stats().live == 1,
             "the long one was over before the test"
         );
         done(&mut pair.a, long)?;
@@ -218,7 +223,7 @@ fn a_peer_that_does_not_answer_holds_up_nobody_else() {
         let gid = efa_transport::Gid::from_bytes(gid);
         let nobody = pair.a.connect(EndpointAddress::new(gid, 999, 0x4242)?)?;
         let (source, target) = (pair.region(&[1; 40_000])?, pair.region(&[0; 40_000])?);
-        let lost = pair.a.put(nobody, &source, target.remote()?, 0)?;
+        let lost = pair.a.put(nobody, &source, target.remote()?)?;
         for _ in 0..20 {
             pair.works(&[3; 30_000])?;
         }
@@ -246,8 +251,8 @@ fn both_directions_at_once_do_not_mix() {
             let (x, y) = (rng.bytes(70_000), rng.bytes(70_000));
             let (source_a, source_b) = (pair.region(&x)?, pair.region(&y)?);
             let (target_a, target_b) = (pair.region(&[0; 70_000])?, pair.region(&[0; 70_000])?);
-            let there = pair.a.put(pair.ab, &source_a, target_b.remote()?, 0)?;
-            let back = pair.b.put(pair.ba, &source_b, target_a.remote()?, 0)?;
+            let there = pair.a.put(pair.ab, &source_a, target_b.remote()?)?;
+            let back = pair.b.put(pair.ba, &source_b, target_a.remote()?)?;
             done(&mut pair.a, there)?;
             done(&mut pair.b, back)?;
             ensure!(target_a.to_vec(..)? == y && target_b.to_vec(..)? == x);
@@ -271,24 +276,22 @@ fn short_operations_share_a_lane_and_each_is_told_of_once() {
             let remote = target.remote()?;
             let mut told = HashSet::new();
             for round in 0..50 {
-                let ids: Vec<OperationId> = pair.a.post(|session| {
+                let ids: Vec<OperationId> = pair.a.batch(|batch| {
                     // Runs of three with either region.
                     (0..12u64)
                         .map(|i| {
                             let region = if i / 3 % 2 == 0 { &first } else { &second };
                             let part = i * 64..(i + 1) * 64;
-                            session.write(
-                                pair.ab,
-                                region.slice(part.clone())?,
-                                remote.slice(part)?,
-                                round * 12 + i,
+                            batch.add(
+                                Put::new(pair.ab, region.slice(part.clone())?, remote.slice(part)?)
+                                    .tag(round * 12 + i),
                             )
                         })
                         .collect::<Result<_, Error>>()
                 })?;
                 let before = told.len();
                 while told.len() < before + ids.len() {
-                    pair.a.poll_each(|completion| {
+                    pair.a.poll(|completion| {
                         assert!(completion.result.is_ok(), "{completion:?}");
                         assert_eq!((completion.peer, completion.bytes), (Some(pair.ab), 64));
                         let place = (completion.tag - round * 12) as usize;
@@ -298,7 +301,7 @@ fn short_operations_share_a_lane_and_each_is_told_of_once() {
                 }
             }
             ensure!(target.to_vec(..768)? == bytes[..768]);
-            let stats = pair.a.peer_stats(pair.ab)?;
+            let stats = pair.a.peer(pair.ab)?;
             ensure!(
                 stats.operations == 600 && stats.bytes == 600 * 64 && stats.in_flight == 0,
                 "{stats:?}"
@@ -325,10 +328,10 @@ fn runs_and_single_requests_share_a_session() {
             let target = pair.region(&[0; 4096])?;
             let (ab, remote) = (pair.ab, target.remote()?);
             let part = |i: u64| i * 256..(i + 1) * 256;
-            let watched = pair.b.await_immediate(77, 2, 0)?;
+            let watched = pair.b.await_immediate(77, 2)?;
             for round in 0..20 {
                 let mut told = HashSet::new();
-                let posted: u32 = pair.a.post(|session| -> anyhow::Result<u32> {
+                let posted: u32 = pair.a.batch(|batch| -> anyhow::Result<u32> {
                     session.run(ab, &first, |run| -> anyhow::Result<()> {
                         for i in 0..4 {
                             run.write(part(i), remote.slice(part(i))?, i)?;
@@ -336,7 +339,8 @@ fn runs_and_single_requests_share_a_session() {
                         Ok(())
                     })?;
                     // Another region, and the first one again.
-                    session.write(ab, second.slice(part(4))?, remote.slice(part(4))?, 4)?;
+                    batch
+                        .add(Put::new(ab, second.slice(part(4))?, remote.slice(part(4))?).tag(4))?;
                     session.run(ab, &first, |run| {
                         run.write(part(5), remote.slice(part(5))?, 5)?;
                         run.write(part(6), remote.slice(part(6))?, 6)
@@ -347,11 +351,11 @@ fn runs_and_single_requests_share_a_session() {
                             run.write_with_immediate(part(7), remote.slice(part(7))?, 77, 7)
                         })?;
                     }
-                    Ok(session.len())
+                    Ok(batch.len())
                 })?;
                 ensure!(posted == if round < 2 { 8 } else { 7 });
                 while told.len() < posted as usize {
-                    pair.a.poll_each(|done| {
+                    pair.a.poll(|done| {
                         assert!(done.result.is_ok(), "{done:?}");
                         assert_eq!((done.peer, done.bytes), (Some(ab), 256));
                         assert!(told.insert(done.tag), "told twice: {done:?}");
@@ -362,14 +366,14 @@ fn runs_and_single_requests_share_a_session() {
             let all = 8 * 256;
             ensure!(target.to_vec(..all)? == bytes[..all as usize]);
             // Reads, into the places that the writes came from.
-            pair.a.post(|session| {
+            pair.a.batch(|batch| {
                 session.run(ab, &back, |run| {
                     (0..8).try_for_each(|i| run.read(part(i), remote.slice(part(i))?, i).map(drop))
                 })
             })?;
-            pair.a.flush(None)?;
+            pair.a.wait_all(None)?;
             pair.a
-                .poll_each(|done| assert!(done.result.is_ok(), "{done:?}"))?;
+                .poll(|done| assert!(done.result.is_ok(), "{done:?}"))?;
             ensure!(back.to_vec(..all)? == bytes[..all as usize]);
             for region in [first, second, back] {
                 ensure!(region.deregister().is_ok(), "something keeps the region");
@@ -396,7 +400,7 @@ fn failures_among_operations_that_share_lanes_are_told_as_often_as_they_are_coun
             let mut rng = t.rng();
             for _ in 0..30 {
                 let mut wrong = HashSet::new();
-                let count = pair.a.post(|session| -> anyhow::Result<u64> {
+                let count = pair.a.batch(|batch| -> anyhow::Result<u64> {
                     let count = rng.below(20) + 1;
                     for tag in 0..count {
                         let region = if rng.one_in(2) { &first } else { &second };
@@ -407,7 +411,7 @@ fn failures_among_operations_that_share_lanes_are_told_as_often_as_they_are_coun
                             remote
                         };
                         if rng.one_in(2) {
-                            session.write(ab, region, remote, tag)?;
+                            batch.add(Put::new(ab, region, remote).tag(tag))?;
                         } else {
                             session.run(ab, region, |run| run.write(0..64, remote, tag))?;
                         }
@@ -417,7 +421,7 @@ fn failures_among_operations_that_share_lanes_are_told_as_often_as_they_are_coun
                 let (mut told, mut counted) = (HashSet::new(), 0);
                 while counted < count {
                     let before = told.len();
-                    let taken = pair.a.poll_each(|done| {
+                    let taken = pair.a.poll(|done| {
                         assert!(told.insert(done.tag), "told twice: {done:?}");
                         assert_eq!(done.peer, Some(ab));
                         assert_eq!(done.result.is_err(), wrong.contains(&done.tag), "{done:?}");
@@ -425,9 +429,12 @@ fn failures_among_operations_that_share_lanes_are_told_as_often_as_they_are_coun
                     ensure!(told.len() - before == taken, "{taken} were counted");
                     counted += taken as u64;
                 }
-                ensure!(told.len() as u64 == count && pair.a.free_depth() == pair.a.depth());
+                ensure!(
+                    told.len() as u64 == count
+                        && pair.a.stats().free_credits == pair.a.limits().depth
+                );
             }
-            ensure!(pair.a.operations() == 0);
+            ensure!(pair.a.stats().live == 0);
             ensure!(first.deregister().is_ok() && second.deregister().is_ok());
             Ok(())
         });
@@ -446,16 +453,16 @@ fn a_panic_while_completions_are_taken_loses_none_of_the_others() {
             let source = pair.region(&[7; 64])?;
             let target = pair.region(&[0; 64])?;
             let remote = target.remote()?;
-            pair.a.post(|session| {
+            pair.a.batch(|batch| {
                 for tag in 0..8 {
-                    session.write(pair.ab, &source, remote, tag)?;
+                    batch.add(Put::new(pair.ab, &source, remote).tag(tag))?;
                 }
                 Ok::<_, Error>(())
             })?;
             let (mut told, mut panicked) = (HashSet::new(), false);
             while told.len() < 8 {
                 let polled = catch_unwind(AssertUnwindSafe(|| {
-                    pair.a.poll_each(|completion| {
+                    pair.a.poll(|completion| {
                         assert!(told.insert(completion.tag));
                         if told.len() == 3 {
                             // Without the hook's message: this one is on purpose.
@@ -468,8 +475,8 @@ fn a_panic_while_completions_are_taken_loses_none_of_the_others() {
                     Err(_) => panicked = true,
                 }
             }
-            ensure!(panicked && pair.a.operations() == 0);
-            ensure!(pair.a.free_depth() == pair.a.depth());
+            ensure!(panicked && pair.a.stats().live == 0);
+            ensure!(pair.a.stats().free_credits == pair.a.limits().depth);
             ensure!(pair.a.stats().operations == 8 && source.deregister().is_ok());
             Ok(())
         });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use efa_tests::{Pair, Test, under};
 use efa_transport::{
-    Completion, Config, Error, FailureKind, Kind, OperationId, ReceivePool, Region,
+    Completion, Config, Error, FailureKind, Get, Kind, OperationId, Put, ReceivePool, Region, Send,
 };
 
 const LENGTH: usize = 4096;
@@ -37,8 +37,10 @@ impl Many {
         let remote = self.target.remote()?;
         for tag in 0..count {
             let Pair { a, ab, .. } = &mut self.pair;
-            self.open.insert(a.put(*ab, &self.source, remote, tag)?);
-            self.open.insert(a.get(*ab, &self.source, remote, tag)?);
+            self.open
+                .insert(a.submit(Put::new(*ab, &self.source, remote).tag(tag))?);
+            self.open
+                .insert(a.submit(Get::new(*ab, &self.source, remote).tag(tag))?);
         }
         Ok(())
     }
@@ -50,7 +52,7 @@ impl Many {
         while !self.open.is_empty() {
             ensure!(Instant::now() < ends, "never ended: {:?}", self.open);
             let mut some = Vec::new();
-            self.pair.a.poll(&mut some)?;
+            self.pair.a.poll(|completion| some.push(completion))?;
             for completion in some {
                 ensure!(
                     self.open.remove(&completion.operation),
@@ -61,9 +63,9 @@ impl Many {
             std::thread::sleep(Duration::from_micros(100));
         }
         let mut more = Vec::new();
-        self.pair.a.poll(&mut more)?;
+        self.pair.a.poll(|completion| more.push(completion))?;
         ensure!(more.is_empty(), "{more:?}");
-        ensure!(self.pair.a.operations() == 0 && self.pair.a.stats().stale_completions == 0);
+        ensure!(self.pair.a.stats().live == 0 && self.pair.a.stats().stale_completions == 0);
         Ok(all)
     }
 }
@@ -106,14 +108,14 @@ fn a_device_that_stops_for_a_while_loses_nothing() {
             t.ctl()?.pause()?;
             many.begin(10)?;
             for _ in 0..20 {
-                many.pair.a.poll(&mut Vec::new())?;
+                many.pair.a.poll(|_| {})?;
             }
             t.ctl()?.resume()?;
             // Those that were polled away while it stood still have ended too.
             let ends = Instant::now() + Duration::from_secs(60);
-            while many.pair.a.operations() > 0 {
+            while many.pair.a.stats().live > 0 {
                 ensure!(Instant::now() < ends);
-                many.pair.a.poll(&mut Vec::new())?;
+                many.pair.a.poll(|_| {})?;
             }
             many.open.clear();
         }
@@ -171,7 +173,7 @@ fn a_slow_device_with_a_full_queue_loses_nothing() {
         };
         let mut many = Many::new(t, config)?;
         many.begin(60)?;
-        ensure!(many.pair.a.queued() > 0, "nothing had to wait");
+        ensure!(many.pair.a.stats().waiting > 0, "nothing had to wait");
         let failed = failures(&many.end()?);
         ensure!(failed.is_empty(), "{failed:?}");
         Ok(())
@@ -198,10 +200,7 @@ fn a_queue_pair_in_the_error_state_is_recovered_with_operations_under_way() {
             ensure!(kind == Err(FailureKind::QueuePairLost), "{completion:?}");
         }
         ensure!(many.pair.a.address() != before);
-        let put = many
-            .pair
-            .a
-            .put(peer, &many.source, many.target.remote()?, 0);
+        let put = many.pair.a.put(peer, &many.source, many.target.remote()?);
         ensure!(matches!(put, Err(Error::PeerGone { .. })), "{put:?}");
         many.pair.ab = many.pair.a.connect(many.pair.b.address())?;
         many.pair.ba = many.pair.b.connect(many.pair.a.address())?;
@@ -216,7 +215,10 @@ fn a_queue_pair_in_the_error_state_is_recovered_with_operations_under_way() {
 fn smallest() -> Config {
     Config {
         send_depth: 1,
-        receive_depth: 1,
+        receive_pool: ReceivePool {
+            buffers: 1,
+            size: None,
+        },
         immediate_room: 1,
         immediate_grant: 1,
         max_operations: 4,
@@ -245,19 +247,19 @@ fn by_and_by(
         match begin(pair) {
             Ok(operation) => break operation,
             Err(error) if error.is_transient() && Instant::now() < ends => {
-                pair.a.poll(&mut Vec::new())?;
-                pair.b.poll(&mut there)?;
+                pair.a.poll(|_| {})?;
+                pair.b.poll(|completion| there.push(completion))?;
             }
             Err(error) => return Err(error.into()),
         }
     };
     loop {
-        pair.b.poll(&mut there)?;
+        pair.b.poll(|completion| there.push(completion))?;
         match pair.a.wait(operation, Some(Duration::from_micros(200))) {
             Err(Error::TimedOut(_)) if Instant::now() < ends => {}
             ended => {
                 ended?.result?;
-                pair.b.poll(&mut there)?;
+                pair.b.poll(|completion| there.push(completion))?;
                 return Ok(there);
             }
         }
@@ -272,15 +274,15 @@ fn the_smallest_queues_carry_operations_of_every_kind() {
         let bytes = t.rng().bytes(100_000);
         let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; bytes.len()])?);
         let remote = target.remote()?;
-        by_and_by(&mut pair, |p| p.a.put(p.ab, &source, remote, 0))?;
+        by_and_by(&mut pair, |p| p.a.put(p.ab, &source, remote))?;
         ensure!(target.to_vec(..)? == bytes);
         let back = pair.region(&vec![0; bytes.len()])?;
-        by_and_by(&mut pair, |p| p.a.get(p.ab, &back, remote, 0))?;
+        by_and_by(&mut pair, |p| p.a.get(p.ab, &back, remote))?;
         ensure!(back.to_vec(..)? == bytes);
         for value in 0..50 {
             let small = source.slice(..64)?;
             by_and_by(&mut pair, |p| {
-                p.a.put_with_immediate(p.ab, small, remote, value % 3, 0)
+                p.a.submit(Put::new(p.ab, small, remote).immediate(value % 3))
             })?;
         }
         let counted: u64 = (0..3).map(|value| pair.b.immediate_count(value)).sum();
@@ -288,7 +290,7 @@ fn the_smallest_queues_carry_operations_of_every_kind() {
         for length in [10u64, 2000] {
             let receive = pair.b.recv(&target, 0)?;
             let text = source.slice(..length)?;
-            let got = by_and_by(&mut pair, |p| p.a.send(p.ab, text, None, 0))?;
+            let got = by_and_by(&mut pair, |p| p.a.submit(Send::new(p.ab, text)))?;
             ensure!(got.len() == 1 && got[0].operation == receive, "{got:?}");
             ensure!(got[0].kind == Kind::Receive && got[0].bytes == length);
         }
@@ -309,7 +311,7 @@ fn a_pool_of_one_buffer_takes_any_number_of_messages() {
         let mut pair = Pair::new(t, config)?;
         for i in 0..100u32 {
             let text = i.to_be_bytes();
-            by_and_by(&mut pair, |p| p.a.send_bytes(p.ab, &text, None, 0))?;
+            by_and_by(&mut pair, |p| p.a.send(p.ab, &text))?;
             let message = pair.b.wait_message(Some(Duration::from_secs(60)))?;
             ensure!(message[..] == text, "{message:?}");
         }
@@ -325,7 +327,10 @@ fn completion_queues_hold_all_that_may_be_under_way_while_nobody_polls() {
         for depth in [1, 2, 16, 32] {
             let config = Config {
                 send_depth: depth,
-                receive_depth: depth,
+                receive_pool: ReceivePool {
+                    buffers: depth,
+                    size: None,
+                },
                 immediate_room: depth,
                 immediate_grant: depth,
                 ..Config::default()
@@ -336,28 +341,29 @@ fn completion_queues_hold_all_that_may_be_under_way_while_nobody_polls() {
             let source = pair.region(&[1; 4096])?;
             // The grant is found first.
             by_and_by(&mut pair, |p| {
-                p.a.put_with_immediate(p.ab, &source, remote, 1, 0)
+                p.a.submit(Put::new(p.ab, &source, remote).immediate(1))
             })?;
             for tag in 0..u64::from(depth) {
                 pair.b.recv(&target, tag)?;
             }
             for _ in 0..depth {
-                pair.a.send(pair.ab, source.slice(..8)?, None, 0)?;
-                pair.a.put_with_immediate(pair.ab, &source, remote, 1, 0)?;
-                pair.a.put(pair.ab, &source, remote, 0)?;
+                pair.a.submit(Send::new(pair.ab, source.slice(..8)?))?;
+                pair.a
+                    .submit(Put::new(pair.ab, &source, remote).immediate(1))?;
+                pair.a.put(pair.ab, &source, remote)?;
             }
             // The sender goes on by itself, as far as it may; the receiver looks only then.
             let looks = Instant::now() + Duration::from_millis(300);
             while Instant::now() < looks {
-                pair.a.poll(&mut Vec::new())?;
+                pair.a.poll(|_| {})?;
             }
             nothing_overran(t)?;
             let ends = Instant::now() + Duration::from_secs(60);
             let mut received = Vec::new();
-            while pair.a.operations() > 0 || received.len() < depth as usize {
+            while pair.a.stats().live > 0 || received.len() < depth as usize {
                 ensure!(Instant::now() < ends, "{} received", received.len());
-                pair.a.poll(&mut Vec::new())?;
-                pair.b.poll(&mut received)?;
+                pair.a.poll(|_| {})?;
+                pair.b.poll(|completion| received.push(completion))?;
             }
             ensure!(received.iter().all(|done| done.bytes == 8), "{received:?}");
             ensure!(pair.b.immediate_count(1) == u64::from(depth) + 1);

@@ -2,12 +2,15 @@
 
 use anyhow::{Result, ensure};
 use efa_tests::{done, region, under};
-use efa_transport::{Config, Domain, Endpoint, EndpointAddress, PeerId, Region};
+use efa_transport::{Config, Domain, Endpoint, EndpointAddress, PeerId, Put, ReceivePool, Region};
 
 fn small() -> Config {
     Config {
         send_depth: 32,
-        receive_depth: 16,
+        receive_pool: ReceivePool {
+            buffers: 16,
+            size: None,
+        },
         immediate_room: 16,
         immediate_grant: 4,
         max_operations: 1024,
@@ -89,7 +92,7 @@ fn more_than_a_hundred_queue_pairs_on_many_devices_exchange_data_all_with_all() 
                     from,
                     member
                         .endpoint
-                        .put(member.peers[to], part, target, to as u64)?,
+                        .submit(Put::new(member.peers[to], part, target).tag(to as u64))?,
                 ));
             }
         }

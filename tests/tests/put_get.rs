@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use efa_tests::{Pair, Process, Test, done, region, run, soft_efa_dir, under};
 use efa_transport::{
-    Config, Connection, DataPath, Domain, Endpoint, EndpointAddress, RemoteRegion,
+    Config, Connection, DataPath, Domain, Endpoint, EndpointAddress, Get, Put, RemoteRegion,
     RequestCompletion,
 };
 use efa_verbs::Capabilities;
@@ -19,7 +19,7 @@ fn finish(connection: &mut Connection, posted: efa_transport::Posted) -> Result<
     let mut all: Vec<RequestCompletion> = Vec::new();
     let ends = std::time::Instant::now() + Duration::from_secs(60);
     while (all.len() as u64) < posted.count {
-        if connection.poll(&mut all)? == 0 {
+        if connection.poll(|completion| all.push(completion))? == 0 {
             ensure!(
                 std::time::Instant::now() < ends,
                 "{} of {posted:?}",
@@ -116,7 +116,7 @@ fn transfers_around_multiples_of_the_largest_request_are_cut_right() {
     under("max-rdma-size=4096").run(|t| {
         let (domain, mut a, _b) = connections(t)?;
         let chunk = 4096;
-        ensure!(a.max_message_size() == chunk as u32);
+        ensure!(a.limits().max_message == chunk as u32);
         for multiple in [1, 2, 5, 16] {
             for length in [multiple * chunk - 1, multiple * chunk, multiple * chunk + 1] {
                 there_and_back(t, &domain, &mut a, length)?;
@@ -175,9 +175,9 @@ fn with_target(t: &Test, child: &Process, length: usize) -> Result<()> {
     let (sink, source, right): (RemoteRegion, RemoteRegion, u64) = child.channel().recv()?;
     let bytes = t.rng().bytes(length);
     let local = region(&domain, &bytes)?;
-    let put = endpoint.put(peer, &local, sink, 1)?;
+    let put = endpoint.submit(Put::new(peer, &local, sink).tag(1))?;
     let back = region(&domain, &vec![0; length])?;
-    let get = endpoint.get(peer, &back, source, 2)?;
+    let get = endpoint.submit(Get::new(peer, &back, source).tag(2))?;
     for operation in [get, put] {
         let completion = done(&mut endpoint, operation)?;
         ensure!(completion.bytes == length as u64, "{completion:?}");
@@ -232,7 +232,7 @@ fn ten_queue_pairs_at_once_do_not_mix_their_bytes() {
             let (source, target) = (pair.region(&[index; 50_000])?, pair.region(&[255; 50_000])?);
             let put = pair
                 .a
-                .put(pair.ab, &source, target.remote()?, u64::from(index))?;
+                .submit(Put::new(pair.ab, &source, target.remote()?).tag(u64::from(index)))?;
             pairs.push((pair, put, target));
         }
         for (index, (pair, put, target)) in pairs.iter_mut().enumerate() {
@@ -306,10 +306,10 @@ fn requests_take_the_path_that_was_asked_for() {
             };
             Endpoint::new(&domain, config)
         };
-        ensure!(made(DataPath::Libefa)?.data_path() == DataPath::Libefa);
-        let first_choice = made(DataPath::Auto)?.data_path();
+        ensure!(made(DataPath::Libefa)?.limits().path == DataPath::Libefa);
+        let first_choice = made(DataPath::Auto)?.limits().path;
         match made(DataPath::Direct) {
-            Ok(endpoint) => ensure!(endpoint.data_path() == DataPath::Direct),
+            Ok(endpoint) => ensure!(endpoint.limits().path == DataPath::Direct),
             // Then it must be nobody's first choice either.
             Err(_) => ensure!(first_choice == DataPath::Libefa),
         }

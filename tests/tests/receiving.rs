@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use efa_tests::{Pair, Test, done, ended, run, under};
-use efa_transport::{Config, Error, Kind, ReceiveError, ReceivePool};
+use efa_transport::{Await, Config, Error, Kind, Put, ReceivePool, Send};
 use efa_verbs::{Capabilities, VendorStatus};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -23,8 +23,8 @@ fn with_pool() -> Config {
 fn a_pool_takes_any_number_of_messages_of_any_length() {
     run(|t| {
         let mut pair = Pair::new(t, with_pool())?;
-        let most = pair.a.max_message_size() as usize;
-        let inline = pair.a.max_inline() as usize;
+        let most = pair.a.limits().max_message as usize;
+        let inline = pair.a.limits().max_inline as usize;
         let mut rng = t.rng();
         let lengths = [0, 1, inline, inline + 1, 1000, most - 1, most];
         // More than the pool has buffers: each is posted again once it was read.
@@ -32,7 +32,9 @@ fn a_pool_takes_any_number_of_messages_of_any_length() {
             for length in lengths {
                 let bytes = rng.bytes(length);
                 let immediate = (round % 2 == 0).then_some(length as u32 + 7);
-                let send = pair.a.send_bytes(pair.ab, &bytes, immediate, 0)?;
+                let send = pair
+                    .a
+                    .submit(Send::bytes(pair.ab, &bytes).immediate_TODO(immediate))?;
                 done(&mut pair.a, send)?;
                 let message = pair.b.wait_message(PATIENCE)?;
                 ensure!(message[..] == bytes[..], "{length} bytes differ");
@@ -51,9 +53,9 @@ fn a_pool_takes_any_number_of_messages_of_any_length() {
 fn a_message_longer_than_the_device_takes_is_refused_with_the_limit() {
     run(|t| {
         let mut pair = Pair::new(t, with_pool())?;
-        let most = pair.a.max_message_size();
+        let most = pair.a.limits().max_message;
         let bytes = vec![0; most as usize + 1];
-        match pair.a.send_bytes(pair.ab, &bytes, None, 0) {
+        match pair.a.send(pair.ab, &bytes) {
             Err(Error::TooLong { length, limit, .. }) => {
                 ensure!((length, limit) == (u64::from(most) + 1, u64::from(most)));
             }
@@ -69,7 +71,9 @@ fn a_posted_receive_completes_with_the_bytes_and_the_sender() {
         let mut pair = Pair::new(t, Config::default())?;
         let (source, target) = (pair.region(&[9; 500])?, pair.region(&[0; 4096])?);
         let receive = pair.b.recv(&target, 31)?;
-        let send = pair.a.send(pair.ab, &source, Some(0xdead_beef), 0)?;
+        let send = pair
+            .a
+            .submit(Send::new(pair.ab, &source).immediate(0xdead_beef))?;
         done(&mut pair.a, send)?;
         let got = done(&mut pair.b, receive)?;
         ensure!(
@@ -91,7 +95,7 @@ fn a_receive_that_is_too_short_fails_on_both_sides() {
         let mut pair = Pair::new(t, Config::default())?;
         let (source, target) = (pair.region(&[9; 500])?, pair.region(&[0; 499])?);
         let receive = pair.b.recv(&target, 0)?;
-        let send = pair.a.send(pair.ab, &source, None, 0)?;
+        let send = pair.a.submit(Send::new(pair.ab, &source))?;
         let failure = ended(&mut pair.a, send)?.result.unwrap_err();
         let expected = VendorStatus::REMOTE_BAD_LENGTH.0;
         ensure!(failure.vendor_status() == Some(expected), "{failure}");
@@ -100,7 +104,7 @@ fn a_receive_that_is_too_short_fails_on_both_sides() {
         // Both work on.
         let target = pair.region(&[0; 500])?;
         let receive = pair.b.recv(&target, 0)?;
-        let send = pair.a.send(pair.ab, &source, None, 0)?;
+        let send = pair.a.submit(Send::new(pair.ab, &source))?;
         done(&mut pair.a, send)?;
         done(&mut pair.b, receive)?;
         Ok(())
@@ -117,14 +121,14 @@ fn a_sender_with_few_retries_learns_that_the_receiver_is_not_ready() {
         };
         let mut pair = Pair::new(t, config)?;
         let (source, target) = (pair.region(&[9; 50])?, pair.region(&[0; 50])?);
-        let send = pair.a.send(pair.ab, &source, None, 0)?;
+        let send = pair.a.submit(Send::new(pair.ab, &source))?;
         let failure = ended(&mut pair.a, send)?.result.unwrap_err();
         ensure!(
             failure.vendor_status() == Some(VendorStatus::REMOTE_RNR.0),
             "{failure}"
         );
         let receive = pair.b.recv(&target, 0)?;
-        let send = pair.a.send(pair.ab, &source, None, 0)?;
+        let send = pair.a.submit(Send::new(pair.ab, &source))?;
         done(&mut pair.a, send)?;
         done(&mut pair.b, receive)?;
         Ok(())
@@ -156,17 +160,20 @@ fn count_arrivals(t: &Test, config: Config) -> Result<()> {
     let bytes = t.rng().bytes(WRITES * LENGTH);
     let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; bytes.len()])?);
     let remote = target.remote()?;
-    let waiting = pair.b.await_immediate(5, WRITES as u64, 77)?;
+    let waiting = pair.b.submit(Await::new(5, WRITES as u64).tag(77))?;
     let mut puts = Vec::new();
     for i in 0..WRITES as u64 {
         let part = i * LENGTH as u64..(i + 1) * LENGTH as u64;
         let (local, remote) = (source.slice(part.clone())?, remote.slice(part)?);
         loop {
-            match pair.a.put_with_immediate(pair.ab, local, remote, 5, i) {
+            match pair
+                .a
+                .submit(Put::new(pair.ab, local, remote).immediate(5).tag(i))
+            {
                 Ok(put) => break puts.push(put),
-                Err(Error::WouldBlock(_)) => {
-                    pair.a.poll(&mut Vec::new())?;
-                    pair.b.poll(&mut Vec::new())?;
+                Err(Error::Full(_)) => {
+                    pair.a.poll(|_| {})?;
+                    pair.b.poll(|_| {})?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -187,12 +194,12 @@ fn count_arrivals(t: &Test, config: Config) -> Result<()> {
     for value in [6, 7, 7] {
         let put = pair
             .a
-            .put_with_immediate(pair.ab, &small, remote, value, 0)?;
+            .submit(Put::new(pair.ab, &small, remote).immediate(value))?;
         done(&mut pair.a, put)?;
     }
-    let both = pair.b.await_immediate(7, 2, 0)?;
+    let both = pair.b.await_immediate(7, 2)?;
     done(&mut pair.b, both)?;
-    let one = pair.b.await_immediate(6, 1, 0)?;
+    let one = pair.b.await_immediate(6, 1)?;
     done(&mut pair.b, one)?;
     ensure!(pair.b.immediate_count(6) == 0 && pair.b.immediate_count(7) == 0);
     Ok(())
@@ -205,7 +212,6 @@ fn unsolicited_writes_are_counted_after_their_bytes_have_landed() {
         count_arrivals(
             t,
             Config {
-                unsolicited: Some(true),
                 ..Config::default()
             },
         )
@@ -219,7 +225,6 @@ fn solicited_writes_are_counted_after_their_bytes_have_landed() {
         count_arrivals(
             t,
             Config {
-                unsolicited: Some(false),
                 receive_pool: Some(ReceivePool {
                     buffers: 64,
                     size: Some(64),
@@ -236,14 +241,12 @@ fn sides_that_differ_in_unsolicited_receipt_end_in_a_feature_mismatch() {
         let mut pair = Pair::new(
             t,
             Config {
-                unsolicited: Some(true),
                 ..Config::default()
             },
         )?;
         let mut other = Pair::on(
             &pair.domain,
             Config {
-                unsolicited: Some(false),
                 ..Config::default()
             },
         )?;
@@ -254,7 +257,7 @@ fn sides_that_differ_in_unsolicited_receipt_end_in_a_feature_mismatch() {
         other.b.connect(pair.a.address())?;
         let put = pair
             .a
-            .put_with_immediate(peer, &source, target.remote()?, 1, 0)?;
+            .submit(Put::new(peer, &source, target.remote()?).immediate(1))?;
         let failure = ended(&mut pair.a, put)?.result.unwrap_err();
         let expected = VendorStatus::FEATURE_MISMATCH.0;
         ensure!(failure.vendor_status() == Some(expected), "{failure}");
@@ -266,7 +269,6 @@ fn sides_that_differ_in_unsolicited_receipt_end_in_a_feature_mismatch() {
 fn unsolicited_receipt_is_refused_where_the_device_lacks_it() {
     under("profile=p5").run(|t| {
         let config = Config {
-            unsolicited: Some(true),
             ..Config::default()
         };
         match Pair::new(t, config)

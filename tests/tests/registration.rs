@@ -229,14 +229,14 @@ fn read_only_memory_is_sent_and_read_by_peers_and_never_written() {
             ensure!(again.is_err(), "{again:?}");
         }
         let target = pair.region(&[7; PAGE as usize])?;
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         done(&mut pair.a, put)?;
         ensure!(target.to_vec(..)? == [0; PAGE as usize]);
         target.copy_in(0, &[7; PAGE as usize])?;
-        let get = pair.a.get(pair.ab, &target, lent.remote()?, 0)?;
+        let get = pair.a.get(pair.ab, &target, lent.remote()?)?;
         done(&mut pair.a, get)?;
         ensure!(target.to_vec(..)? == [0; PAGE as usize]);
-        let into = pair.a.get(pair.ab, &lent, target.remote()?, 0);
+        let into = pair.a.get(pair.ab, &lent, target.remote()?);
         ensure!(matches!(into, Err(Error::ReadOnlyRegion)), "{into:?}");
         Ok(())
     });
@@ -260,20 +260,20 @@ fn memory_is_told_to_be_out_of_use_after_a_cancel_and_after_the_endpoint_is_gone
 
         // Nothing arrives, so the requests stay with the device.
         t.set_faults("timeout=1s,cut=both")?;
-        let put = pair.a.put(pair.ab, &first, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &first, target.remote()?)?;
         ensure!(pair.a.cancel(put));
         ensure!(pair.a.wait(put, None)?.result.is_err());
         ensure!(!first.is_idle(), "the device still has the requests");
         let mut polls = 0;
         while let Err(used) = first.deregister() {
             first = used;
-            pair.a.poll(&mut Vec::new())?;
+            pair.a.poll(|_| {})?;
             polls += 1;
         }
         ensure!(polls > 0);
 
         t.set_faults("timeout=60s,cut=both")?;
-        pair.a.put(pair.ab, &second, target.remote()?, 0)?;
+        pair.a.put(pair.ab, &second, target.remote()?)?;
         second = second.deregister().err().context("it is in use")?;
         drop(pair);
         ensure!(second.is_idle() && second.deregister().is_ok());
@@ -290,19 +290,19 @@ fn access_of_peers_is_ended_while_transfers_of_the_same_memory_run() {
         let lent = ours.register_again(Access::REMOTE_READ)?;
         ensure!(lent.remote()?.rkey() != ours.rkey() && lent.addr() == ours.addr());
         let descriptor = lent.remote()?;
-        let get = pair.b.get(pair.ba, &target, descriptor, 0)?;
+        let get = pair.b.get(pair.ba, &target, descriptor)?;
         done(&mut pair.b, get)?;
         ensure!(target.to_vec(..)? == [3; 100_000]);
 
         // The transfer's requests are with the device and can't end.
         t.set_faults("timeout=60s,cut=both")?;
-        let put = pair.a.put(pair.ab, &ours, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &ours, target.remote()?)?;
         ensure!(ours.clone().deregister().is_err());
         ensure!(lent.deregister().is_ok(), "the transfer uses it");
         t.set_faults("timeout=60s")?;
         done(&mut pair.a, put)?;
         target.copy_in(0, &[9; 100_000])?;
-        let get = pair.b.get(pair.ba, &target, descriptor, 0)?;
+        let get = pair.b.get(pair.ba, &target, descriptor)?;
         ensure!(failed(&mut pair.b, get)? == 7);
         ensure!(target.to_vec(..)? == [9; 100_000], "bytes were read");
         let Some(mut buffer) = ours.deregister().ok().flatten() else {

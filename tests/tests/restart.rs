@@ -10,7 +10,7 @@ use efa_transport::handshake::{
     Connected, Connector, HandshakeConfig, HandshakeErrorKind, Listener,
 };
 use efa_transport::{
-    Config, Endpoint, EndpointAddress, Error, Gone, PeerId, ReceivePool, RemoteRegion,
+    Config, Endpoint, EndpointAddress, Error, Gone, PeerId, Put, ReceivePool, RemoteRegion,
 };
 use efa_verbs::VendorStatus;
 use serde::{Deserialize, Serialize};
@@ -48,12 +48,12 @@ enum Order {
 fn peer(t: &Test) -> Result<()> {
     let domain = t.domain()?;
     let mut endpoint = Endpoint::new(&domain, config())?;
-    endpoint.activate()?;
+    endpoint.bring_up()?;
     let memory = region(&domain, &[0; LENGTH])?;
     t.parent().send(&(endpoint.address(), memory.remote()?))?;
     let (mut messages, mut known) = (0u64, 0u64);
     loop {
-        endpoint.poll(&mut Vec::new())?;
+        endpoint.poll(|_| {})?;
         while let Some(message) = endpoint.next_message() {
             messages += 1;
             known += u64::from(message.peer().is_some());
@@ -74,7 +74,7 @@ fn peer(t: &Test) -> Result<()> {
             Some(Order::Stats) => {
                 let stats = endpoint.stats();
                 t.parent()
-                    .send(&(stats.stale_completions, endpoint.operations()))?;
+                    .send(&(stats.stale_completions, endpoint.stats().live))?;
             }
         }
     }
@@ -130,7 +130,7 @@ struct Host {
 impl Host {
     fn put(&mut self, peer: PeerId, memory: RemoteRegion, byte: u8) -> Result<()> {
         let source = region(self.endpoint.domain(), &[byte; LENGTH])?;
-        let put = self.endpoint.put(peer, &source, memory, 0)?;
+        let put = self.endpoint.put(peer, &source, memory)?;
         done(&mut self.endpoint, put).map(drop)
     }
 }
@@ -156,10 +156,10 @@ fn a_peer_restarted_under_its_old_number_is_refused_until_it_has_shaken_hands_ag
             let target = region(&domain, &[0; LENGTH])?;
             let mut lost = Vec::new();
             for _ in 0..3 {
-                lost.push(host.endpoint.put(old, &source, first.memory, 0)?);
-                lost.push(host.endpoint.get(old, &target, first.memory, 0)?);
+                lost.push(host.endpoint.put(old, &source, first.memory)?);
+                lost.push(host.endpoint.get(old, &target, first.memory)?);
             }
-            host.endpoint.poll(&mut Vec::new())?;
+            host.endpoint.poll(|_| {})?;
             first.process.kill();
 
             let second = Life::begin(t, 1)?;
@@ -179,7 +179,7 @@ fn a_peer_restarted_under_its_old_number_is_refused_until_it_has_shaken_hands_ag
 
             // Its device refuses us, because nobody there has connected to us.
             for memory in [first.memory, second.memory] {
-                let put = host.endpoint.put(old, &source, memory, 0)?;
+                let put = host.endpoint.put(old, &source, memory)?;
                 let failure = ended(&mut host.endpoint, put)?.result.unwrap_err();
                 let expected = VendorStatus::REMOTE_UNKNOWN_PEER.0;
                 ensure!(failure.vendor_status() == Some(expected), "{failure}");
@@ -187,7 +187,7 @@ fn a_peer_restarted_under_its_old_number_is_refused_until_it_has_shaken_hands_ag
             second.holds(0)?;
             // A message needs no connection on this fabric, but its receiver is told that it
             // comes from nobody that it knows.
-            let send = host.endpoint.send_bytes(old, b"still there?", None, 0)?;
+            let send = host.endpoint.send(old, b"still there?")?;
             done(&mut host.endpoint, send)?;
             let (mut messages, mut known) = (0u64, 0u64);
             while messages == 0 {
@@ -233,8 +233,8 @@ fn a_peer_restarted_under_its_old_number_is_another_peer_after_the_handshake() {
                 // Operations of the old life are outstanding until after the new one is here.
                 t.ctl_of(&life.process)?.pause()?;
                 let source = region(&domain, &[100; LENGTH])?;
-                let lost = host.endpoint.put(peer, &source, life.memory, 0)?;
-                host.endpoint.poll(&mut Vec::new())?;
+                let lost = host.endpoint.put(peer, &source, life.memory)?;
+                host.endpoint.poll(|_| {})?;
                 life.process.kill();
                 let next = Life::begin(t, 2)?;
                 ensure!(next.address == life.address, "the number differs");
@@ -242,7 +242,7 @@ fn a_peer_restarted_under_its_old_number_is_another_peer_after_the_handshake() {
 
                 let new = life.meet(&mut host)?;
                 ensure!(!names.contains(&new.peer), "an old name for a new life");
-                match host.endpoint.put(peer, &source, life.memory, 0) {
+                match host.endpoint.put(peer, &source, life.memory) {
                     Err(Error::PeerGone {
                         peer: named,
                         reason,
@@ -283,7 +283,7 @@ fn an_endpoint_with_the_number_of_one_that_was_dropped_never_sees_its_completion
             // The last owner's requests, if they are still under way, use the same slots.
             let put = pair
                 .a
-                .put(pair.ab, &source, target.remote()?, round.into())?;
+                .submit(Put::new(pair.ab, &source, target.remote()?).tag(round.into()))?;
             if round % 4 == 3 {
                 let completion = done(&mut pair.a, put)?;
                 ensure!(completion.tag == u64::from(round), "{completion:?}");
@@ -310,7 +310,7 @@ fn a_rebuilt_endpoint_may_get_an_old_number_back() {
             numbers.push(pair.a.address().queue_pair());
             let (source, target) = (pair.region(&[round; 90_000])?, pair.region(&[0; 90_000])?);
             t.ctl()?.pause()?;
-            let lost = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+            let lost = pair.a.put(pair.ab, &source, target.remote()?)?;
             pair.a.rebuild()?;
             t.ctl()?.resume()?;
             ensure!(ended(&mut pair.a, lost)?.result.is_err());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use efa_tests::{Pair, done, region, run, under};
-use efa_transport::{Completion, Config, Endpoint, Error, PeerId, ReceivePool, WaitPolicy};
+use efa_transport::{Await, Completion, Config, Endpoint, Error, PeerId, Put, ReceivePool};
 use efa_verbs::Capabilities;
 
 /// How long an event may take. One that was lost takes for ever.
@@ -38,7 +38,7 @@ fn sleep_until(
     let mut all = Vec::new();
     loop {
         all.clear();
-        endpoint.poll(&mut all)?;
+        endpoint.poll(|completion| all.push(completion))?;
         if done(endpoint, &all)? {
             return Ok(sleeps);
         }
@@ -88,7 +88,7 @@ fn no_message_is_missed_between_arming_and_sleeping() {
             let mut sleeps = 0;
             for round in 0..ROUNDS {
                 if begins || round > 0 {
-                    endpoint.send_bytes(peer, &round.to_be_bytes(), None, 0)?;
+                    endpoint.send(peer, &round.to_be_bytes())?;
                 }
                 sleeps += sleep_until(&mut endpoint, |endpoint, all| {
                     if let Some(bad) = all.iter().find(|done| done.result.is_err()) {
@@ -98,9 +98,9 @@ fn no_message_is_missed_between_arming_and_sleeping() {
                 })?;
             }
             if !begins {
-                endpoint.send_bytes(peer, b"last", None, 0)?;
+                endpoint.send(peer, b"last")?;
             }
-            endpoint.flush(Some(Duration::from_secs(30)))?;
+            endpoint.wait_all(Some(Duration::from_secs(30)))?;
             Ok(sleeps)
         };
         let Pair { a, b, ab, ba, .. } = pair;
@@ -126,12 +126,12 @@ fn a_receiver_sleeps_until_immediates_have_landed() {
         let sender = std::thread::spawn(move || -> Result<()> {
             for _ in 0..20 {
                 std::thread::sleep(Duration::from_millis(5));
-                let put = a.put_with_immediate(ab, &source, remote, 9, 0)?;
+                let put = a.submit(Put::new(ab, &source, remote).immediate(9))?;
                 done(&mut a, put)?;
             }
             Ok(())
         });
-        let landed = b.await_immediate(9, 20, 4)?;
+        let landed = b.submit(Await::new(9, 20).tag(4))?;
         let sleeps = sleep_until(&mut b, |_, all| {
             Ok(all.iter().any(|done| done.operation == landed))
         })?;
@@ -152,7 +152,7 @@ fn waiting_spins_and_then_sleeps_as_it_was_told() {
             let mut pair = Pair::new(t, config)?;
             let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
             t.ctl()?.pause()?;
-            let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+            let put = pair.a.put(pair.ab, &source, target.remote()?)?;
             let (begun, used, slept) = (Instant::now(), cpu(), sleeps());
             let wait = pair.a.wait(put, Some(Duration::from_millis(400)));
             let (took, used, slept) = (begun.elapsed(), cpu() - used, sleeps() - slept);
@@ -191,7 +191,7 @@ fn a_deadline_ends_an_operation_of_a_program_that_sleeps() {
         let mut pair = Pair::new(t, sleepy())?;
         let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
         t.ctl()?.pause()?;
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         pair.a
             .set_deadline(put, Instant::now() + Duration::from_millis(100))?;
         let used = cpu();
@@ -227,14 +227,14 @@ fn post_cost(t: &efa_tests::Test, count: usize) -> Result<Duration> {
                 let mut least = Duration::MAX;
                 for _ in 0..ROUNDS {
                     let (peer, used) = (pair.ab, cpu());
-                    pair.a.post(|session| {
+                    pair.a.batch(|batch| {
                         for tag in 0..BATCH {
-                            session.write(peer, &shared, remote, tag.into())?;
+                            batch.add(Put::new(peer, &shared, remote).tag(tag.into()))?;
                         }
                         Ok::<_, Error>(())
                     })?;
                     least = least.min((cpu() - used) / BATCH);
-                    pair.a.flush(Some(Duration::from_secs(60)))?;
+                    pair.a.wait_all(Some(Duration::from_secs(60)))?;
                     while let Some(completion) = pair.a.next_completion()? {
                         completion.result?;
                     }

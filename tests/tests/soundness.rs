@@ -294,7 +294,10 @@ fn buffers_that_a_queue_pair_keeps_are_not_lent_even_if_it_cannot_be_destroyed()
                 buffers: 2,
                 size: Some(1024),
             }),
-            receive_depth: 2,
+            receive_pool: ReceivePool {
+                buffers: 2,
+                size: None,
+            },
             ..Config::default()
         };
         let mut pair = Pair::new(t, config.clone())?;
@@ -305,7 +308,7 @@ fn buffers_that_a_queue_pair_keeps_are_not_lent_even_if_it_cannot_be_destroyed()
         let mut c = Endpoint::new(&pair.domain, config)?;
         let cb = c.connect(pair.b.address())?;
         pair.b.connect(c.address())?;
-        let good = c.send_bytes(cb, &[1; 100], None, 0)?;
+        let good = c.send(cb, &[1; 100])?;
         // No buffer is left, so it may not arrive; if it does, nobody else's bytes may get into it.
         c.set_deadline(good, std::time::Instant::now() + Duration::from_secs(2))?;
         let arrived = efa_tests::ended(&mut c, good)?.result.is_ok();
@@ -316,7 +319,7 @@ fn buffers_that_a_queue_pair_keeps_are_not_lent_even_if_it_cannot_be_destroyed()
                     .wait_message(None)
                     .is_ok_and(|message| message[..] == [1; 100])
         );
-        let late = pair.a.send_bytes(pair.ab, &[2; 100], None, 0)?;
+        let late = pair.a.send(pair.ab, &[2; 100])?;
         done(&mut pair.a, late)?;
         ensure!(!arrived, "a buffer is with two queue pairs");
         Ok(())

@@ -13,7 +13,7 @@ fn every_device_status_ends_its_operation_alone_with_cause_and_remedy() {
         let (source, target) = (pair.region(&[1; 100])?, pair.region(&[0; 100])?);
         for status in (1..=15).chain([18]) {
             t.set_faults(&format!("status={status}:1"))?;
-            let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+            let put = pair.a.put(pair.ab, &source, target.remote()?)?;
             let completion = ended(&mut pair.a, put)?;
             t.set_faults("")?;
             let failure = completion.result.unwrap_err();
@@ -57,7 +57,7 @@ fn the_first_root_cause_of_several_failures_is_the_one_reported() {
             pair.region(&vec![1; length])?,
             pair.region(&vec![0; length])?,
         );
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         let failure = ended(&mut pair.a, put)?.result.unwrap_err();
         ensure!(failure.vendor_status() == Some(7), "{failure}");
         ensure!(failure.offset() == Some(3 * 4096), "{failure}");
@@ -74,7 +74,7 @@ fn a_failure_says_how_many_bytes_were_done_and_where_it_failed() {
         };
         let mut pair = Pair::new(t, config)?;
         let (source, target) = (pair.region(&[1; 40_960])?, pair.region(&[0; 40_960])?);
-        let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
         let completion = ended(&mut pair.a, put)?;
         let failure = completion.result.unwrap_err();
         ensure!(failure.vendor_status() == Some(7), "{failure}");
@@ -107,7 +107,7 @@ fn a_verb_that_fails_names_itself_and_what_to_do() {
             );
             let mut pair = Pair::on(&domain, Config::default())?;
             let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
-            let put = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+            let put = pair.a.put(pair.ab, &source, target.remote()?)?;
             done(&mut pair.a, put)?;
         }
         Ok(())

@@ -46,7 +46,7 @@ fn transfers(t: &Test) -> Result<()> {
     let mut pair = Pair::new(t, Config::default())?;
     pair.works(&bytes)?;
     let (source, target) = (pair.region(&bytes)?, pair.region(&vec![0; bytes.len()])?);
-    let get = pair.a.get(pair.ab, &target, source.remote()?, 0)?;
+    let get = pair.a.get(pair.ab, &target, source.remote()?)?;
     done(&mut pair.a, get)?;
     ensure!(target.to_vec(..)? == bytes);
     Ok(())

@@ -5,7 +5,7 @@ use anyhow::{Result, bail, ensure};
 use efa_tests::{Pair, Test, done, ended, introduce, region, run, under};
 use efa_transport::Explanation;
 use efa_transport::{
-    Blocked, Config, Domain, Endpoint, EndpointAddress, Error, FailureKind, Gid, ReceiveError,
+    Await, Config, Domain, Endpoint, EndpointAddress, Error, FailureKind, Full, Gid, Put,
     ReceivePool,
 };
 use efa_verbs::Capabilities;
@@ -42,7 +42,10 @@ fn a_setting_that_makes_no_sense_is_named_with_what_it_can_be() {
         }
         // A pool that the receive queue has no room for is the device's limit.
         let config = Config {
-            receive_depth: 16,
+            receive_pool: ReceivePool {
+                buffers: 16,
+                size: None,
+            },
             receive_pool: Some(ReceivePool {
                 buffers: 5000,
                 size: Some(8),
@@ -71,21 +74,21 @@ fn too_many_operations_are_back_pressure_and_say_how_many_there_may_be() {
         let remote = target.remote()?;
         t.ctl()?.pause()?;
         for tag in 0..4 {
-            pair.a.put(pair.ab, &source, remote, tag)?;
+            pair.a.submit(Put::new(pair.ab, &source, remote).tag(tag))?;
         }
-        match pair.a.put(pair.ab, &source, remote, 4) {
-            Err(error @ Error::TooManyOperations { capacity: 4 }) => {
+        match pair.a.submit(Put::new(pair.ab, &source, remote).tag(4)) {
+            Err(error @ Error::Full(Full::Operations { capacity: 4 })) => {
                 ensure!(error.is_transient(), "{error}");
             }
             other => bail!("{other:?}"),
         }
-        let blocked = pair.a.try_put(pair.ab, &source, remote, 4);
+        let blocked = pair.a.try_submit(Put::new(pair.ab, &source, remote).tag(4));
         ensure!(
-            matches!(blocked, Err(Error::WouldBlock(Blocked::Operations))),
+            matches!(blocked, Err(Error::Full(Full::Operations { .. }))),
             "{blocked:?}"
         );
         t.ctl()?.resume()?;
-        pair.a.flush(None)?;
+        pair.a.wait_all(None)?;
         let mut tags = Vec::new();
         while let Some(completion) = pair.a.next_completion()? {
             completion.result?;
@@ -102,17 +105,20 @@ fn message_buffers_in_use_and_full_receive_queues_are_back_pressure() {
     under("max-rdma-size=4096").run(|t| {
         let config = Config {
             send_buffers: 1,
-            receive_depth: 4,
+            receive_pool: ReceivePool {
+                buffers: 4,
+                size: None,
+            },
             ..Config::default()
         };
         let mut pair = Pair::new(t, config)?;
         let memory = pair.region(&[0; 8000])?;
         let long = [7; 2000];
         t.ctl()?.pause()?;
-        let first = pair.a.send_bytes(pair.ab, &long, None, 0)?;
-        let second = pair.a.send_bytes(pair.ab, &long, None, 0);
+        let first = pair.a.send(pair.ab, &long)?;
+        let second = pair.a.send(pair.ab, &long);
         ensure!(
-            matches!(second, Err(Error::WouldBlock(Blocked::Buffers))),
+            matches!(second, Err(Error::Full(Full::SendBuffers))),
             "{second:?}"
         );
         let mut receives = Vec::new();
@@ -129,7 +135,7 @@ fn message_buffers_in_use_and_full_receive_queues_are_back_pressure() {
         );
         t.ctl()?.resume()?;
         done(&mut pair.a, first)?;
-        let again = pair.a.send_bytes(pair.ab, &long, None, 0)?;
+        let again = pair.a.send(pair.ab, &long)?;
         done(&mut pair.a, again)?;
         Ok(())
     });
@@ -149,27 +155,27 @@ fn a_session_is_refused_what_only_a_copy_or_a_grant_could_do() {
         let own = pair.a.connect(pair.a.address())?;
         let refused = pair
             .a
-            .post(|session| session.write(own, &source, remote, 0).map(drop));
+            .batch(|batch| batch.add(Put::new(own, &source, remote)).map(drop));
         ensure!(
             matches!(refused, Err(Error::LocalPeer(peer)) if peer == own),
             "{refused:?}"
         );
         // The first one asks for the grant, the next has none left.
         let ab = pair.ab;
-        let put = pair.a.put_with_immediate(ab, &source, remote, 1, 0)?;
+        let put = pair.a.submit(Put::new(ab, &source, remote).immediate(1))?;
         done(&mut pair.a, put)?;
-        let blocked = pair.a.post(|session| {
-            session.write(ab, &source, remote, 7)?;
-            session.write_with_immediate(ab, &source, remote, 1, 0)?;
+        let blocked = pair.a.batch(|batch| {
+            batch.add(Put::new(ab, &source, remote).tag(7))?;
+            batch.add(Put::new(ab, &source, remote).immediate(1))?;
             session
-                .write_with_immediate(ab, &source, remote, 1, 0)
+                .add(Put::new(ab, &source, remote).immediate(1))
                 .map(drop)
         });
         ensure!(
             matches!(blocked, Err(Error::WouldBlock(Blocked::Grant))),
             "{blocked:?}"
         );
-        ensure!(pair.a.operations() == 0, "something was posted");
+        ensure!(pair.a.stats().live == 0, "something was posted");
         pair.works(&[3; 100])
     });
 }
@@ -179,7 +185,6 @@ fn sides_that_differ_are_told_apart_by_the_handshake_before_anything_is_posted()
     under("profile=p5en").run(|t| {
         let domain = t.domain()?;
         let with = |unsolicited| Config {
-            unsolicited: Some(unsolicited),
             ..Config::default()
         };
         let mut a = Endpoint::new(&domain, with(true))?;
@@ -188,7 +193,7 @@ fn sides_that_differ_are_told_apart_by_the_handshake_before_anything_is_posted()
         let (source, target) = (region(&domain, &[1; 8])?, region(&domain, &[0; 8])?);
         let remote = target.remote()?;
         for (endpoint, peer, has) in [(&mut a, ab, true), (&mut b, ba, false)] {
-            match endpoint.put_with_immediate(peer, &source, remote, 1, 0) {
+            match endpoint.submit(Put::new(peer, &source, remote).immediate(1)) {
                 Err(Error::FeatureMismatch { ours, theirs }) => {
                     ensure!((ours, theirs) == (has, !has));
                 }
@@ -196,7 +201,7 @@ fn sides_that_differ_are_told_apart_by_the_handshake_before_anything_is_posted()
             }
         }
         // All else works.
-        let put = a.put(ab, &source, remote, 0)?;
+        let put = a.put(ab, &source, remote)?;
         done(&mut a, put)?;
         Ok(())
     });
@@ -215,17 +220,17 @@ fn immediates_that_could_not_be_counted_are_an_error_of_whoever_counts() {
             let remote = target.remote()?;
             let put = pair
                 .a
-                .put_with_immediate(pair.ab, &source, remote, value, 0)?;
+                .submit(Put::new(pair.ab, &source, remote).immediate(value))?;
             done(&mut pair.a, put)?;
         }
-        pair.b.poll(&mut Vec::new())?;
+        pair.b.poll(|_| {})?;
         ensure!(pair.b.stats().immediates_lost == 3, "{:?}", pair.b.stats());
-        match pair.b.await_immediate(0, 1, 0) {
+        match pair.b.await_immediate(0, 1) {
             Err(Error::ImmediatesLost { lost: 3, limit: 2 }) => {}
             other => bail!("{other:?}"),
         }
         // Said once; then it goes on.
-        let waiting = pair.b.await_immediate(0, 1, 0)?;
+        let waiting = pair.b.await_immediate(0, 1)?;
         done(&mut pair.b, waiting)?;
         Ok(())
     });
@@ -243,7 +248,7 @@ fn messages_to_where_none_can_arrive_say_why() {
             (own, FailureKind::NoReceive),
             (other, FailureKind::NoLoopback),
         ] {
-            let send = a.send_bytes(peer, b"hello", None, 0)?;
+            let send = a.send(peer, b"hello")?;
             let failure = ended(&mut a, send)?.result.unwrap_err();
             ensure!(failure.kind() == kind, "{failure}");
             ensure!(failure.to_string().len() > 60, "{failure}");
@@ -264,8 +269,8 @@ fn disconnecting_fails_what_has_requests_to_post_and_lets_the_rest_end() {
         t.ctl()?.pause()?;
         let short = pair
             .a
-            .put(pair.ab, source.slice(..100)?, target.remote()?, 0)?;
-        let long = pair.a.put(pair.ab, &source, target.remote()?, 0)?;
+            .put(pair.ab, source.slice(..100)?, target.remote()?)?;
+        let long = pair.a.put(pair.ab, &source, target.remote()?)?;
         pair.a.disconnect(pair.ab)?;
         t.ctl()?.resume()?;
         let failure = ended(&mut pair.a, long)?.result.unwrap_err();
@@ -282,7 +287,7 @@ fn what_a_closed_endpoint_had_not_begun_failed_because_it_was_closed() {
         let mut pair = Pair::new(t, Config::default())?;
         let memory = pair.region(&[0; 100])?;
         let receive = pair.a.recv(&memory, 1)?;
-        let waiting = pair.a.await_immediate(5, 1, 2)?;
+        let waiting = pair.a.submit(Await::new(5, 1).tag(2))?;
         let closed = pair.a.close(std::time::Duration::from_secs(5));
         for operation in [receive, waiting] {
             let ended = closed
@@ -354,7 +359,6 @@ fn each_shortage_has_an_explanation_of_its_own() {
         t.need(Capabilities::RDMA_WRITE)?;
         let why = explained(t, "", || {
             let config = Config {
-                unsolicited: Some(true),
                 ..Config::default()
             };
             make(&domain, config)

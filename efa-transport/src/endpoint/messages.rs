@@ -3,7 +3,7 @@
 use super::Endpoint;
 use crate::domain::Handle;
 use crate::error::{Error, Result};
-use crate::operation::OperationId;
+use crate::operation::{Await, OperationId, Wanted};
 use crate::queue::Message;
 use crate::region::Region;
 use crate::scheduler::Scheduler;
@@ -27,17 +27,15 @@ impl Endpoint {
         self.queue.receives.next()
     }
 
-    /// Starts an operation that completes when `count` writes with this immediate value have landed
-    /// here: every byte of them is then readable.
-    ///
-    /// Writes that landed earlier, and that no other such operation took, count. This is the only
-    /// correct way to learn of remote arrival: on an unordered fabric, a later write says nothing about
-    /// an earlier one.
+    /// `submit(Await::new(value, count))`
     ///
     /// # Errors
-    /// [`Error::NoReceivePool`]: nothing can arrive; [`Error::ImmediatesLost`] where values arrived that
-    /// there was no room to count, so that any count may be too low; [`Error::Full`].
-    pub fn await_immediate(&mut self, value: u32, count: u64, tag: u64) -> Result<OperationId> {
+    /// As [`submit`](Self::submit).
+    pub fn await_immediate(&mut self, value: u32, count: u64) -> Result<OperationId> {
+        self.submit(Await::new(value, count))
+    }
+
+    pub(super) fn begin_await(&mut self, wanted: &Wanted<'_>, count: u64) -> Result<OperationId> {
         if self.queue.receives.is_none() {
             return Err(Error::NoReceivePool);
         }
@@ -47,7 +45,8 @@ impl Endpoint {
             let limit = MOST_VALUES;
             return Err(Error::ImmediatesLost { lost, limit });
         }
-        let begun = self.queue.scheduler.begin_waiting(value, tag);
+        let value = wanted.immediate;
+        let begun = self.queue.scheduler.begin_waiting(value, wanted.tag);
         let id = begun.map_err(|_| self.queue.table_full())?;
         let scheduler = &mut self.queue.scheduler;
         self.immediates
@@ -56,7 +55,7 @@ impl Endpoint {
     }
 
     /// Writes with this immediate value that have landed and that no
-    /// [`await_immediate`](Self::await_immediate) has taken.
+    /// [`Await`] has taken.
     pub fn immediate_count(&self, value: u32) -> u64 {
         self.immediates.count(value)
     }

@@ -1,5 +1,7 @@
 //! Submitting operations.
 
+use std::time::Instant;
+
 use super::Endpoint;
 use crate::error::{Error, Full, Result};
 use crate::operation::{Get, Operation, OperationId, Payload, Put, Send, Wanted};
@@ -21,7 +23,9 @@ impl Endpoint {
     /// # Errors
     /// [`Error::PeerGone`]; lengths that don't fit; a region of another domain, or one that is
     /// read-only; [`Error::NotSupported`]; [`Error::PeerTakesNoMessages`]; [`Error::Full`] where all
-    /// operations, or all buffers for plain bytes, are in use. Nothing was posted then.
+    /// operations, or all buffers for plain bytes, are in use. For an [`Await`](crate::Await):
+    /// [`Error::NoReceivePool`], since nothing can arrive; [`Error::ImmediatesLost`] where values arrived
+    /// that there was no room to count, so that any count may be too low. Nothing was posted then.
     pub fn submit<'m>(&mut self, operation: impl Into<Operation<'m>>) -> Result<OperationId> {
         self.begin(operation.into().wanted, true)
     }
@@ -72,6 +76,10 @@ impl Endpoint {
 
     fn begin(&mut self, wanted: Wanted<'_>, may_wait: bool) -> Result<OperationId> {
         self.queue.check_process()?;
+        if let Payload::Count(count) = wanted.payload {
+            let id = self.begin_await(&wanted, count)?;
+            return Ok(self.with_deadline(id, wanted.deadline));
+        }
         self.queue.check(&wanted)?;
         let peer = self.queue.scheduler.peer(wanted.peer);
         let local = peer.is_ok_and(|peer| peer.is_local());
@@ -93,10 +101,14 @@ impl Endpoint {
         } else {
             self.queue.submit(&wanted)?
         };
-        if let Some(at) = wanted.deadline {
+        Ok(self.with_deadline(id, wanted.deadline))
+    }
+
+    fn with_deadline(&mut self, id: OperationId, deadline: Option<Instant>) -> OperationId {
+        if let Some(at) = deadline {
             self.queue.scheduler.set_deadline(id, at);
         }
-        Ok(id)
+        id
     }
 
     /// Whether an operation can begin at once.

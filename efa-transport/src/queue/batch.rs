@@ -58,7 +58,7 @@ impl Batch<'_> {
     /// # Errors
     /// [`Error::Full`]; a peer that is gone; lengths that don't fit, or too long for one request
     /// ([`Error::TooLong`]); a region of another domain; an operation that the device lacks; a peer
-    /// without a receive pool ([`Error::PeerTakesNoMessages`]); parts ([`Error::PartsInBatch`]).
+    /// without a receive pool ([`Error::PeerTakesNoMessages`]); several parts, or an [`Await`](crate::Await) ([`Error::NotInBatch`]).
     #[inline(always)]
     pub fn add<'m>(&mut self, operation: impl Into<Operation<'m>>) -> Result<OperationId> {
         let wanted = operation.into().wanted;
@@ -130,7 +130,7 @@ impl Batch<'_> {
     fn unusual(&mut self, wanted: Wanted<'_>) -> Result<OperationId> {
         let queue = &mut *self.queue;
         let Payload::Transfer(local, remote) = wanted.payload else {
-            return Err(Error::PartsInBatch);
+            return Err(Error::NotInBatch);
         };
         let peer = match queue.scheduler.peer(wanted.peer) {
             Ok(peer) => peer,
@@ -178,7 +178,7 @@ impl Batch<'_> {
                 queue.rules.check_message_length(wanted.kind, length)?;
                 (None, bytes)
             }
-            Payload::Parts(_) | Payload::Transfer(..) => return Err(Error::PartsInBatch),
+            _ => return Err(Error::NotInBatch),
         };
         let peer = match queue.scheduler.peer(wanted.peer) {
             Ok(peer) => peer,

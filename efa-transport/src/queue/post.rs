@@ -30,7 +30,7 @@ impl Queue {
                 let length = bytes.len() as u64;
                 self.rules.check_message_length(wanted.kind, length)
             }
-            Payload::Transfer(..) | Payload::Parts(_) => {
+            Payload::Transfer(..) | Payload::Parts(_) | Payload::Count(_) => {
                 if !peer.is_local() {
                     self.rules.check(wanted.kind)?;
                 }
@@ -57,7 +57,7 @@ impl Queue {
             Payload::Transfer(local, remote) => {
                 length(wanted.kind, local, remote) <= self.rules.max_request.into()
             }
-            Payload::Parts(_) => false,
+            Payload::Parts(_) | Payload::Count(_) => false,
             Payload::Message(_) => true,
             Payload::Bytes(bytes) => bytes.len() as u64 <= self.rules.max_inline.into(),
         };
@@ -84,7 +84,7 @@ impl Queue {
                 self.rules.check_part(wanted.kind, &local, &remote)?;
                 self.plan_local(wanted, None)
             }
-            Payload::Parts(_) => self.plan_local(wanted, None),
+            Payload::Parts(_) | Payload::Count(_) => self.plan_local(wanted, None),
             Payload::Message(_) => {
                 let place = self.own_place()?;
                 self.plan_local(wanted, Some(place))
@@ -176,7 +176,7 @@ fn parts<'p, 'a>(
     let (one, many) = match payload {
         Payload::Transfer(local, remote) => (Some((local, remote)), [].as_slice()),
         Payload::Parts(parts) => (None, *parts),
-        Payload::Message(_) | Payload::Bytes(_) => (None, [].as_slice()),
+        Payload::Message(_) | Payload::Bytes(_) | Payload::Count(_) => (None, [].as_slice()),
     };
     one.into_iter()
         .chain(many.iter().map(|(local, remote)| (local, remote)))

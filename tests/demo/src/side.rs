@@ -195,8 +195,8 @@ impl First {
         let remote = self.remote.slice(..length)?;
         let endpoint = &mut self.side.endpoint;
         let operation = match direction {
-            Direction::Put => endpoint.put(self.peer, local, remote, 0)?,
-            Direction::Get => endpoint.get(self.peer, local, remote, 0)?,
+            Direction::Put => endpoint.put(self.peer, local, remote)?,
+            Direction::Get => endpoint.get(self.peer, local, remote)?,
         };
         match endpoint.wait(operation, Some(TRANSFER)) {
             Ok(completion) => Ok(completion),

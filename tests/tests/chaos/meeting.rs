@@ -64,7 +64,7 @@ impl Meetings {
             met.push((info, connected.peer));
             Ok(())
         };
-        while let Some(arrival) = self.listener.poll(endpoint) {
+        while let Some(arrival) = self.listener.poll(|completion| endpoint.push(completion)) {
             // One that failed concerns that worker alone; it comes again, or is dead.
             if let Ok(connected) = arrival {
                 note(connected)?;
@@ -72,7 +72,7 @@ impl Meetings {
         }
         let mut ended = Vec::new();
         for (&index, connector) in &mut self.connecting {
-            if let Poll::Ready(result) = connector.poll(endpoint) {
+            if let Poll::Ready(result) = connector.poll(|completion| endpoint.push(completion)) {
                 ended.push(index);
                 if let Ok(connected) = result {
                     note(connected)?;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use efa_tests::{Rng, Test, region};
 use efa_transport::{
-    Completion, Config, DataPath, Endpoint, Error, FailureKind, OperationId, PeerId, ReceivePool,
-    Region,
+    Await, Completion, Config, DataPath, Endpoint, Error, FailureKind, Full, Get, OperationId,
+    PeerId, Put, ReceivePool, Region, Send,
 };
 
 use crate::meeting::Meetings;
@@ -178,7 +178,7 @@ impl Worker<'_> {
                 self.free.extend(work.slot());
                 Ok(())
             }
-            Err(Error::WouldBlock(_) | Error::TooManyOperations { .. }) => {
+            Err(Error::Full(_) | Error::Full(Full::Operations { .. })) => {
                 self.free.extend(work.slot());
                 Ok(())
             }
@@ -231,7 +231,7 @@ impl Worker<'_> {
         let value = self.me.index as u32;
         match self.rng.below(4) {
             0 => self.begin(work, |endpoint, tag| {
-                endpoint.put_with_immediate(id, &source, remote, value, tag)
+                endpoint.submit(Put::new(id, &source, remote).immediate(value).tag(tag))
             }),
             1 => {
                 let middle = self.rng.below(length + 1);
@@ -240,13 +240,15 @@ impl Worker<'_> {
                         (source.slice(middle..)?, remote.slice(middle..length)?),
                         (source.slice(..middle)?, remote.slice(..middle)?),
                     ];
-                    endpoint.put_list(id, &pairs, tag)
+                    endpoint.submit(Put::parts(id, &pairs).tag(tag))
                 })
             }
             2 => self.begin(work, |endpoint, tag| {
-                endpoint.try_put(id, &source, remote, tag)
+                endpoint.try_submit(Put::new(id, &source, remote).tag(tag))
             }),
-            _ => self.begin(work, |endpoint, tag| endpoint.put(id, &source, remote, tag)),
+            _ => self.begin(work, |endpoint, tag| {
+                endpoint.submit(Put::new(id, &source, remote).tag(tag))
+            }),
         }
     }
 
@@ -256,7 +258,7 @@ impl Worker<'_> {
             let peer = &self.peers[&peer];
             (peer.id, peer.info.inbox, peer.info.seed)
         };
-        let most = u64::from(self.endpoint.max_request_size()).min(SLOT as u64);
+        let most = u64::from(self.endpoint.limits().max_request).min(SLOT as u64);
         let mut groups = Vec::new();
         for _ in 0..self.rng.below(3) + 1 {
             let length = self.rng.below(most) + 1;
@@ -276,7 +278,7 @@ impl Worker<'_> {
             groups.push((bytes, puts));
         }
         let (in_runs, take_back) = (self.rng.one_in(2), self.rng.one_in(8));
-        let posted = self.endpoint.post(|session| {
+        let posted = self.endpoint.batch(|batch| {
             let mut operations = Vec::new();
             for (bytes, puts) in &groups {
                 if in_runs {
@@ -288,7 +290,7 @@ impl Worker<'_> {
                     })?;
                 } else {
                     for &(_, remote, tag) in puts {
-                        operations.push(session.write(id, bytes, remote, tag)?);
+                        operations.push(batch.add(Put::new(id, bytes, remote).tag(tag))?);
                     }
                 }
             }
@@ -311,7 +313,7 @@ impl Worker<'_> {
                 return Ok(());
             }
             Err(Error::Overflow) if take_back => {}
-            Err(Error::QueueFull { .. } | Error::TooManyOperations { .. }) => {}
+            Err(Error::Full(Full::SendQueue { .. }) | Error::Full(Full::Operations { .. })) => {}
             Err(Error::PeerGone { peer, .. }) => self.peers.retain(|_, known| known.id != peer),
             Err(error) => return Err(error.into()),
         }
@@ -333,13 +335,13 @@ impl Worker<'_> {
         let target = got.clone();
         let at = at as usize;
         self.begin(Work::Get { seed, at, got }, |endpoint, tag| {
-            endpoint.get(id, &target, remote, tag)
+            endpoint.submit(Get::new(id, &target, remote).tag(tag))
         })
     }
 
     fn start_message(&mut self, peer: usize) -> Result<()> {
         let id = self.peers[&peer].id;
-        let most = u64::from(self.endpoint.max_message_size()) - 8;
+        let most = u64::from(self.endpoint.limits().max_message) - 8;
         let length = match self.rng.below(3) {
             0 => self.rng.below(24),
             _ => self.rng.below(most),
@@ -348,7 +350,7 @@ impl Worker<'_> {
         let check = sum(&message);
         message.extend_from_slice(&check.to_be_bytes());
         self.begin(Work::Message, |endpoint, tag| {
-            endpoint.send_bytes(id, &message, None, tag)
+            endpoint.submit(Send::bytes(id, &message).tag(tag))
         })
     }
 
@@ -409,7 +411,7 @@ impl Worker<'_> {
                 let got = region(self.endpoint.domain(), &vec![0; bytes.len() as usize])?;
                 let target = got.clone();
                 self.begin(Work::Check { slot, bytes, got }, |endpoint, tag| {
-                    endpoint.get(id, &target, remote, tag)
+                    endpoint.submit(Get::new(id, &target, remote).tag(tag))
                 })
             }
             Work::Check { slot, bytes, got } => {
@@ -470,7 +472,7 @@ impl Worker<'_> {
         self.end_quarantines();
         self.meet()?;
         let mut all = Vec::new();
-        self.endpoint.poll(&mut all)?;
+        self.endpoint.poll(|completion| all.push(completion))?;
         for completion in all {
             self.ended(completion)?;
         }
@@ -486,7 +488,7 @@ impl Worker<'_> {
                 self.report.immediates += landed;
                 let tag = self.next;
                 self.next += 1;
-                self.endpoint.await_immediate(value, landed, tag)?;
+                self.endpoint.submit(Await::new(value, landed).tag(tag))?;
                 self.work.insert(tag, Work::Await);
             }
         }
@@ -545,14 +547,14 @@ impl Worker<'_> {
             std::thread::sleep(Duration::from_micros(100));
         }
         // What was interrupted may still be with the device.
-        while self.endpoint.free_depth() < self.endpoint.depth() {
+        while self.endpoint.stats().free_credits < self.endpoint.limits().depth {
             self.turn()?;
             ensure!(Instant::now() < ends, "{:?}", self.endpoint);
         }
         let stats = self.endpoint.stats();
         ensure!(stats.stale_completions == 0, "{stats:?}");
         ensure!(
-            self.endpoint.operations() == 0,
+            self.endpoint.stats().live == 0,
             "operations are left over: {:?}",
             self.endpoint
         );

@@ -1,6 +1,6 @@
 //! A run has looked up its peer and its region: nothing else may begin meanwhile.
 
-use efa_transport::{Endpoint, Error, PeerId, Region, RemoteRegion};
+use efa_transport::{Endpoint, Error, PeerId, Put, Region, RemoteRegion};
 
 fn both(
     endpoint: &mut Endpoint,
@@ -8,9 +8,9 @@ fn both(
     (one, other): (&Region, &Region),
     remote: RemoteRegion,
 ) -> Result<(), Error> {
-    endpoint.post(|session| {
+    endpoint.batch(|batch| {
         session.run(peer, one, |run| {
-            session.write(peer, other, remote, 0)?;
+            batch.add(Put::new(peer, other, remote))?;
             run.write(0..8, remote, 1)?;
             Ok(())
         })

@@ -4,7 +4,7 @@ use efa_transport::{Endpoint, Error};
 
 fn poll(endpoint: &mut Endpoint) -> Result<(), Error> {
     endpoint.post(|_session| {
-        endpoint.poll(&mut Vec::new())?;
+        endpoint.poll(|_| {})?;
         Ok(())
     })
 }
