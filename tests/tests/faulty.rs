@@ -87,10 +87,10 @@ fn a_slow_device_is_waited_for() {
 fn a_receiver_that_is_not_ready_gets_the_message_later() {
     under("faults=rnr=0.4").run(|t| {
         let config = Config {
-            receive_pool: Some(ReceivePool {
+            receive_pool: ReceivePool {
                 buffers: 8,
                 size: None,
-            }),
+            },
             ..Config::default()
         };
         let mut pair = Pair::new(t, config)?;

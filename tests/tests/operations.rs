@@ -8,7 +8,7 @@ use anyhow::ensure;
 use efa_tests::{Pair, done, ended, run, under};
 use efa_transport::{
     Completion, Config, DataPath, EndpointAddress, Error, Get, Kind, OperationId, Put, ReceivePool,
-    RemoteRegion,
+    Region, RemoteRegion,
 };
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -171,9 +171,12 @@ fn a_transfer_flows_through_a_queue_of_the_smallest_depth() {
     });
 }
 
+/// Requests of one operation in a row.
+const QUANTUM: u64 = 8;
+
 /// The bound: requests that are posted between the start of a short operation and its completion,
 /// while a long one wants all the room. The short one waits for at most one turn of the long one
-/// (`quantum`) to be posted, and then takes its time in the device, while what it overtakes or
+/// to be posted, and then takes its time in the device, while what it overtakes or
 /// meets there, a queue full at most, is replaced.
 #[test]
 fn a_long_put_does_not_starve_a_short_one() {
@@ -182,7 +185,7 @@ fn a_long_put_does_not_starve_a_short_one() {
             send_depth: 64,
             ..Config::default()
         };
-        let bound = u64::from(config.quantum) + 4 * u64::from(config.send_depth);
+        let bound = QUANTUM + 4 * u64::from(config.send_depth);
         let mut pair = Pair::new(t, config)?;
         const LONG: usize = 24 << 20;
         let source = pair.region(&vec![1; LONG])?;
@@ -314,7 +317,7 @@ fn short_operations_share_a_lane_and_each_is_told_of_once() {
 }
 
 #[test]
-fn runs_and_single_requests_share_a_session() {
+fn requests_of_all_kinds_and_regions_share_a_batch() {
     for path in [DataPath::Libefa, DataPath::Auto] {
         under("").run(|t| {
             let config = Config {
@@ -332,24 +335,19 @@ fn runs_and_single_requests_share_a_session() {
             for round in 0..20 {
                 let mut told = HashSet::new();
                 let posted: u32 = pair.a.batch(|batch| -> anyhow::Result<u32> {
-                    session.run(ab, &first, |run| -> anyhow::Result<()> {
-                        for i in 0..4 {
-                            run.write(part(i), remote.slice(part(i))?, i)?;
-                        }
-                        Ok(())
-                    })?;
+                    let put = |region, i| -> anyhow::Result<Put> {
+                        let region: &Region = region;
+                        Ok(Put::new(ab, region.slice(part(i))?, remote.slice(part(i))?).tag(i))
+                    };
+                    for i in 0..4 {
+                        batch.add(put(&first, i)?)?;
+                    }
                     // Another region, and the first one again.
-                    batch
-                        .add(Put::new(ab, second.slice(part(4))?, remote.slice(part(4))?).tag(4))?;
-                    session.run(ab, &first, |run| {
-                        run.write(part(5), remote.slice(part(5))?, 5)?;
-                        run.write(part(6), remote.slice(part(6))?, 6)
-                    })?;
-                    session.run(ab, &second, |_| Ok::<_, Error>(()))?;
+                    batch.add(put(&second, 4)?)?;
+                    batch.add(put(&first, 5)?)?;
+                    batch.add(put(&first, 6)?)?;
                     if round < 2 {
-                        session.run(ab, &second, |run| {
-                            run.write_with_immediate(part(7), remote.slice(part(7))?, 77, 7)
-                        })?;
+                        batch.add(put(&second, 7)?.immediate(77))?;
                     }
                     Ok(batch.len())
                 })?;
@@ -367,9 +365,11 @@ fn runs_and_single_requests_share_a_session() {
             ensure!(target.to_vec(..all)? == bytes[..all as usize]);
             // Reads, into the places that the writes came from.
             pair.a.batch(|batch| {
-                session.run(ab, &back, |run| {
-                    (0..8).try_for_each(|i| run.read(part(i), remote.slice(part(i))?, i).map(drop))
-                })
+                for i in 0..8 {
+                    let (here, there) = (back.slice(part(i))?, remote.slice(part(i))?);
+                    batch.add(Get::new(ab, here, there).tag(i))?;
+                }
+                Ok::<_, Error>(())
             })?;
             pair.a.wait_all(None)?;
             pair.a
@@ -384,7 +384,7 @@ fn runs_and_single_requests_share_a_session() {
 }
 
 #[test]
-fn failures_among_operations_that_share_lanes_are_told_as_often_as_they_are_counted() {
+fn failures_among_operations_of_a_batch_are_told_as_often_as_they_are_counted() {
     for path in [DataPath::Libefa, DataPath::Auto] {
         under("").run(|t| {
             let config = Config {
@@ -410,11 +410,7 @@ fn failures_among_operations_that_share_lanes_are_told_as_often_as_they_are_coun
                         } else {
                             remote
                         };
-                        if rng.one_in(2) {
-                            batch.add(Put::new(ab, region, remote).tag(tag))?;
-                        } else {
-                            session.run(ab, region, |run| run.write(0..64, remote, tag))?;
-                        }
+                        batch.add(Put::new(ab, region, remote).tag(tag))?;
                     }
                     Ok(count)
                 })?;

@@ -85,7 +85,7 @@ fn an_endpoint_dropped_after_posting_takes_everything_with_it_and_nothing_else()
         // The other endpoint is as before.
         let mut again = Pair::on(&pair.domain, Config::default())?;
         again.works(&[2; 1000])?;
-        ensure!(pair.b.state()? == efa_verbs::QpState::Rts);
+        ensure!(pair.b.queue_pair().state()? == efa_verbs::QpState::Rts);
         Ok(())
     });
 }

@@ -19,7 +19,7 @@ fn finish(connection: &mut Connection, posted: efa_transport::Posted) -> Result<
     let mut all: Vec<RequestCompletion> = Vec::new();
     let ends = std::time::Instant::now() + Duration::from_secs(60);
     while (all.len() as u64) < posted.count {
-        if connection.poll(|completion| all.push(completion))? == 0 {
+        if connection.poll(&mut all)? == 0 {
             ensure!(
                 std::time::Instant::now() < ends,
                 "{} of {posted:?}",
@@ -116,7 +116,7 @@ fn transfers_around_multiples_of_the_largest_request_are_cut_right() {
     under("max-rdma-size=4096").run(|t| {
         let (domain, mut a, _b) = connections(t)?;
         let chunk = 4096;
-        ensure!(a.limits().max_message == chunk as u32);
+        ensure!(a.max_message_size() == chunk as u32);
         for multiple in [1, 2, 5, 16] {
             for length in [multiple * chunk - 1, multiple * chunk, multiple * chunk + 1] {
                 there_and_back(t, &domain, &mut a, length)?;

@@ -23,10 +23,10 @@ fn peer_options(host: u8) -> String {
 
 fn config() -> Config {
     Config {
-        receive_pool: Some(ReceivePool {
+        receive_pool: ReceivePool {
             buffers: 16,
             size: None,
-        }),
+        },
         ..Config::default()
     }
 }
@@ -249,7 +249,7 @@ fn a_peer_restarted_under_its_old_number_is_another_peer_after_the_handshake() {
                     }) => ensure!(named == peer && reason == Gone::Restarted),
                     other => bail!("{other:?}"),
                 }
-                ensure!(host.endpoint.peer_count() == 1);
+                ensure!(host.endpoint.peers().count() == 1);
                 peer = new.peer;
                 names.push(peer);
                 host.put(peer, life.memory, round)?;

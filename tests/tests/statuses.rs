@@ -35,7 +35,10 @@ fn every_device_status_ends_its_operation_alone_with_cause_and_remedy() {
                 "status {status} has no advice: {advice:?}"
             );
             // SRD is not RC: the queue pair and everybody else go on.
-            ensure!(pair.a.state()? == QpState::Rts, "status {status}");
+            ensure!(
+                pair.a.queue_pair().state()? == QpState::Rts,
+                "status {status}"
+            );
             pair.works(&[2; 5000])?;
         }
         let stats = pair.a.stats();

@@ -86,6 +86,11 @@ impl Endpoint {
         self.address
     }
 
+    /// The domain that it belongs to.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
     /// What it can do at most.
     pub fn limits(&self) -> Limits {
         Limits {

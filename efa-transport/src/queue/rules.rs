@@ -79,6 +79,11 @@ impl Rules {
 
     #[cold]
     fn unsupported(&self, kind: Kind) -> Error {
+        if self.max_request == 0 {
+            return Error::NoRdma {
+                device: self.device.clone(),
+            };
+        }
         let (missing, first, generation) = match kind {
             Kind::Get => ("RDMA read", P4D, "p4d"),
             _ => ("RDMA write", P5, "p5"),
