@@ -539,6 +539,8 @@ impl<A: Reach> Peers<A> {
             (connected, self.sources.len() as u32),
             (self.connected, self.connected)
         );
+        let in_flight = |&index: &u32| self.entries[index as usize].counts.in_flight();
+        assert!(self.leaving.iter().all(|index| in_flight(index) > 0));
         let mut idle: Vec<u32> = self.free.iter().chain(&self.leaving).copied().collect();
         idle.sort_unstable();
         let gone = |(_, entry): &(u32, &Peer<A>)| matches!(entry.life, Life::Gone(_));

@@ -42,16 +42,10 @@ enum What {
 }
 
 /// The tests that have no device, no clock and no threads, by the beginnings of their names.
-const PURE: [&str; 9] = [
-    "chunk::",
-    "credit::",
-    "flow::harness::",
-    "grant::",
+const PURE: [&str; 3] = [
     "handshake::tests::bytes::",
     "handshake::tests::pair::",
-    "immediate::",
-    "pool::",
-    "turn::",
+    "scheduler::",
 ];
 
 /// Does what the command line says.

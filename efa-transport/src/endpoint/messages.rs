@@ -48,9 +48,8 @@ impl Endpoint {
         let value = wanted.immediate;
         let begun = self.queue.scheduler.begin_waiting(value, wanted.tag);
         let id = begun.map_err(|_| self.queue.table_full())?;
-        let scheduler = &mut self.queue.scheduler;
         self.immediates
-            .wait(value, count, id, |waiter| arrived(scheduler, waiter));
+            .wait(value, count, id, &mut self.queue.scheduler);
         Ok(id)
     }
 
@@ -75,12 +74,7 @@ impl Endpoint {
 
     /// An operation that waited for this value was cancelled, or ran out of time.
     pub(super) fn waiter_over(&mut self, value: u32) {
-        let scheduler = std::cell::RefCell::new(&mut self.queue.scheduler);
-        self.immediates.over(
-            value,
-            |waiter| scheduler.borrow().is_waiting(waiter),
-            |waiter| arrived(&mut scheduler.borrow_mut(), waiter),
-        );
+        self.immediates.over(value, &mut self.queue.scheduler);
     }
 }
 
@@ -90,16 +84,7 @@ fn count(
     value: u32,
 ) {
     scheduler.stats.immediates += 1;
-    if !immediates.landed(value, |waiter| arrived(scheduler, waiter)) {
+    if !immediates.landed(value, scheduler) {
         scheduler.stats.immediates_lost += 1;
     }
-}
-
-/// Ends a waiting operation. False where it is over already.
-fn arrived(scheduler: &mut Scheduler<Region, Handle>, waiter: OperationId) -> bool {
-    let waiting = scheduler.is_waiting(waiter);
-    if waiting {
-        scheduler.local_end(waiter, None);
-    }
-    waiting
 }

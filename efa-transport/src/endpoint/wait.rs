@@ -10,6 +10,7 @@ use super::Endpoint;
 use crate::error::{Error, Result};
 use crate::operation::{Completion, OperationId};
 use crate::queue::Message;
+use crate::scheduler::immediates::Waiters;
 
 /// Between polls without a completion channel.
 const NAP: Duration = Duration::from_micros(50);

@@ -151,9 +151,9 @@ impl Batch<'_> {
     }
 
     /// Adds an operation that this process carries out itself. The batch has no more operations than
-    /// the queue has room, these included.
+    /// the queue has room, these included: each keeps a credit until the batch ends.
     fn add_local(&mut self, wanted: Wanted<'_>) -> Result<OperationId> {
-        if self.room() == 0 {
+        if !self.queue.scheduler.credits.take() {
             let (free, depth) = (0, self.depth());
             let wanted = 1;
             return Err(Error::Full(Full::SendQueue {
@@ -162,7 +162,11 @@ impl Batch<'_> {
                 depth,
             }));
         }
-        self.queue.submit_local(&wanted)
+        let submitted = self.queue.submit_local(&wanted);
+        if submitted.is_err() {
+            self.queue.scheduler.credits.give(1);
+        }
+        submitted
     }
 
     #[inline(never)]
@@ -225,8 +229,7 @@ impl Batch<'_> {
 
     /// Operations that the batch has so far.
     pub fn len(&self) -> u32 {
-        let local = self.queue.local.len() - self.local;
-        self.requests() + local as u32
+        self.credits - self.room()
     }
 
     /// Whether it has none.
@@ -237,7 +240,7 @@ impl Batch<'_> {
     /// Operations for which the queue still has room. (The number of operations that live has a limit
     /// of its own, [`Config::max_operations`](crate::Config::max_operations).)
     pub fn room(&self) -> u32 {
-        self.credits - self.len()
+        self.queue.scheduler.credits.free()
     }
 
     /// All requests that the queue has room for.
@@ -245,33 +248,35 @@ impl Batch<'_> {
         self.queue.scheduler.credits.limit()
     }
 
+    /// Operations that this process carries out itself: they have credits, and no requests.
     #[inline]
-    fn requests(&self) -> u32 {
-        self.credits - self.queue.scheduler.credits.free()
+    fn local(&self) -> u32 {
+        (self.queue.local.len() - self.local) as u32
     }
 
     /// Posts the batch. Then there is nothing to take back: the guard is to be forgotten.
     #[inline]
     fn finish(&mut self) -> Result<()> {
-        let count = self.requests();
+        let local = self.local();
+        let count = self.len() - local;
         let queue = &mut *self.queue;
         if count == 0 {
             queue.pair.session_abort();
-            return Ok(());
+        } else {
+            let completed = queue.pair.session_complete();
+            completed.map_err(|source| not_posted(count, source))?;
+            queue.scheduler.batch_posted(count);
         }
-        match queue.pair.session_complete() {
-            Ok(()) => {
-                queue.scheduler.batch_posted(count);
-                Ok(())
-            }
-            Err(source) => Err(not_posted(count, source)),
-        }
+        queue.scheduler.credits.give(local);
+        Ok(())
     }
 
     #[cold]
     fn abandon(&mut self) {
+        let local = self.local();
         self.queue.pair.session_abort();
         self.queue.local.truncate(self.local);
+        self.queue.scheduler.credits.give(local);
         self.queue.scheduler.undo();
     }
 }

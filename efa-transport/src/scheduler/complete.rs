@@ -5,7 +5,7 @@ use super::turns::Class;
 use super::{Memory, Scheduler, Unknown};
 use crate::failure::{Cause, Failure, FailureKind};
 use crate::operation::{Completion, OperationId};
-use crate::peers::Reach;
+use crate::peers::{Peer, Reach};
 
 impl<M: Memory, A: Reach> Scheduler<M, A> {
     /// A request of ours has completed, whatever it was. If that ends its operation, its completion is
@@ -142,6 +142,10 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         self.drop_plan(slot);
         if let Some(peer) = peer {
             self.peers.ended(peer);
+            // No round of completions follows, which would sweep.
+            if self.peers.entry(peer).is_some_and(Peer::is_local) {
+                self.peers.sweep();
+            }
         }
     }
 

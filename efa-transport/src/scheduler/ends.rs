@@ -78,9 +78,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
             if at > now {
                 return None;
             }
-            let Some(Reverse((_, id))) = self.deadlines.pop() else {
-                return None;
-            };
+            let Reverse((_, id)) = self.deadlines.pop()?;
             let interrupted = self.interrupt(id, FailureKind::DeadlineExceeded);
             if interrupted.is_some() {
                 return interrupted;

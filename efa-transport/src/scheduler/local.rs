@@ -1,5 +1,6 @@
 //! Operations that need no request of ours.
 
+use super::immediates::Waiters;
 use super::operations::Status;
 use super::plan::Plannable;
 use super::{Chunk, Memory, Piece, Refusal, Scheduler};
@@ -39,14 +40,6 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
             .ok_or(Refusal::TableFull)?;
         self.table.slot_mut(slot).immediate = immediate;
         Ok(self.table.id(slot))
-    }
-
-    /// Whether this operation waits for immediates.
-    pub(crate) fn is_waiting(&self, id: OperationId) -> bool {
-        self.table.find(id).is_some_and(|slot| {
-            let entry = self.table.slot(slot);
-            entry.kind == Kind::AwaitImmediate && entry.status() == Status::Open
-        })
     }
 
     /// Operations that have requests to post, or wait for something else.
@@ -109,5 +102,18 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
             self.note(slot, kind, None);
         }
         self.finish(slot);
+    }
+}
+
+impl<M: Memory, A: Reach> Waiters for Scheduler<M, A> {
+    fn is_waiting(&self, id: OperationId) -> bool {
+        self.table.find(id).is_some_and(|slot| {
+            let entry = self.table.slot(slot);
+            entry.kind == Kind::AwaitImmediate && entry.status() == Status::Open
+        })
+    }
+
+    fn arrived(&mut self, id: OperationId) {
+        self.local_end(id, None);
     }
 }

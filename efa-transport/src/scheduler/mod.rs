@@ -2,7 +2,7 @@
 //!
 //! It joins the operation table, the credits, the turns and the plans, and says what to post next and
 //! what each completion means. The queue module drives it with a real queue pair; the harness in
-//! `scheduler/harness.rs` drives it with a simulated device.
+//! `scheduler/harness` drives it with a simulated device.
 //!
 //! Operations come in two ways. [`Scheduler::begin`] takes an operation of one request that goes into
 //! the open batch at once. [`Scheduler::submit`] takes an operation of any size, which
