@@ -137,11 +137,10 @@ impl Batch<'_> {
             Err(refusal) => return Err(queue.refused(refusal, wanted.peer)),
         };
         if !peer.is_local() {
-            if queue
-                .rules
-                .request_length(wanted.kind, local, remote)
-                .is_none()
-            {
+            // What is wrong in any case comes before what is full.
+            queue.rules.check_part(wanted.kind, &local, &remote)?;
+            let length = queue.rules.request_length(wanted.kind, local, remote);
+            if length.is_none() {
                 return Err(queue.rules.wrong(wanted.kind, local, remote));
             }
             let refusal = queue.scheduler.refusal(wanted.peer);

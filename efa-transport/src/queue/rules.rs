@@ -16,7 +16,7 @@ const P5: u32 = 0xefa2;
 /// What an endpoint can do, for checks at each operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
-    pub(super) domain: usize,
+    domain: usize,
     pub(crate) max_request: u32,
     pub(crate) max_message: u32,
     pub(crate) max_inline: u32,
