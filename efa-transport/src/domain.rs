@@ -116,7 +116,7 @@ impl Domain {
     /// # Errors
     /// The device has no GID, or no protection domain left.
     pub fn new(context: &Context) -> Result<Self> {
-        let gid = Gid::from_bytes(context.gid()?.into());
+        let gid = Gid::from_bytes(context.gid()?.to_bytes());
         let max_message = context.port()?.max_message_size;
         Ok(Self(Arc::new(Inner {
             handles: Arc::default(),
@@ -221,7 +221,7 @@ impl Domain {
         let ah = self
             .0
             .pd
-            .create_address_handle(efa_verbs::Gid(gid.to_bytes()))?;
+            .create_address_handle(efa_verbs::Gid::from_bytes(gid.to_bytes()))?;
         let handle = Arc::new(HandleInner {
             ah,
             gid,

@@ -238,10 +238,10 @@ impl Region {
         let Some(region) = inner.region.take() else {
             return Err(Self(Arc::new(inner)));
         };
-        region.deregister().map_err(|region| {
-            let domain = inner.domain.clone();
-            Self::new(region, &domain)
-        })
+        match region.deregister() {
+            Ok(buffer) => Ok(buffer.unwrap_or_else(|| Vec::new().into())),
+            Err(region) => Err(Self::new(region, &inner.domain.clone())),
+        }
     }
 }
 

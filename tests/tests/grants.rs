@@ -174,7 +174,7 @@ fn immediates_that_were_lost_without_a_word_hang_nobody() {
             let put = ends.tell()?;
             let failure = ended(&mut ends.pair.a, put)?.result.unwrap_err();
             ensure!(
-                failure.vendor_status() == Some(VendorStatus::UNRESPONSIVE_REMOTE.0),
+                failure.vendor_status() == Some(VendorStatus::UNRESPONSIVE_PEER.0),
                 "{failure}"
             );
         }

@@ -8,7 +8,7 @@ use efa_transport::{
     Blocked, Config, Domain, Endpoint, EndpointAddress, Error, FailureKind, Gid, ReceiveError,
     ReceivePool,
 };
-use efa_verbs::Capabilities;
+use efa_verbs::DeviceCapabilities;
 
 #[test]
 fn a_setting_that_makes_no_sense_is_named_with_what_it_can_be() {
@@ -354,7 +354,7 @@ fn each_shortage_has_a_diagnosis_of_its_own() {
         ensure!(diagnosis.is_transient());
 
         // What the device can't do, and whom it can't reach.
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         let diagnosis = diagnosed(t, "", || {
             let config = Config {
                 unsolicited: Some(true),

@@ -589,7 +589,8 @@ fn create_pair(domain: &Domain, config: &Config) -> Result<(QueuePair, Rules)> {
     if attributes.max_rdma_size == 0 {
         operations = Operations::SEND | Operations::SEND_WITH_IMMEDIATE;
     }
-    let can_unsolicited = capabilities.contains(efa_verbs::Capabilities::UNSOLICITED_WRITE_RECV);
+    let can_unsolicited =
+        capabilities.contains(efa_verbs::DeviceCapabilities::UNSOLICITED_WRITE_RECV);
     let mut unsolicited = config.unsolicited.unwrap_or(can_unsolicited);
     let inline = u32::from(attributes.inline_buf_size);
     let mut wanted = QueuePairConfig {
@@ -604,9 +605,9 @@ fn create_pair(domain: &Domain, config: &Config) -> Result<(QueuePair, Rules)> {
         } else {
             0
         },
-        source_gid: capabilities.contains(efa_verbs::Capabilities::CQ_WITH_SGID)
+        source_gid: capabilities.contains(efa_verbs::DeviceCapabilities::CQ_WITH_SGID)
             && config.receive_depth > 0,
-        lockless: config.lockless,
+        locks: !config.lockless,
         path: config.path,
         ..QueuePairConfig::default()
     };

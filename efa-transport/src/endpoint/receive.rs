@@ -1,6 +1,6 @@
 //! Messages, and the arrival of writes with immediate data.
 
-use efa_verbs::{Received, RecvCompletion};
+use efa_verbs::{RecvCompletion, RecvKind};
 
 use super::{Endpoint, source_key};
 use crate::error::{Error, Result};
@@ -104,7 +104,7 @@ impl Endpoint {
 
     fn take_receive(&mut self, done: &RecvCompletion) {
         let peer = self.sender(done);
-        let written = done.status.is_ok() && done.received == Received::WriteWithImmediate;
+        let written = done.status.is_ok() && done.kind == RecvKind::WriteWithImmediate;
         if written {
             self.landed(done.immediate.unwrap_or(0));
             if done.unsolicited {

@@ -47,7 +47,7 @@ impl Core {
     /// Books the buffer that a receive completion used up. `peer` is its sender. Returns
     /// false for a completion that belongs to no receive.
     pub(crate) fn book_receive(&mut self, done: &RecvCompletion, peer: Option<PeerId>) -> bool {
-        let is_message = done.status.is_ok() && done.received == efa_verbs::Received::Send;
+        let is_message = done.status.is_ok() && done.kind == efa_verbs::RecvKind::Send;
         if done.wr_id & POOLED != 0 {
             let Some(receives) = &mut self.receives else {
                 return false;
@@ -60,7 +60,7 @@ impl Core {
                 body: Body::Pooled(buffer, done.byte_len.min(receives.size)),
                 peer,
                 queue_pair: done.src_qp,
-                gid: done.src_gid.map(|gid| Gid::from_bytes(gid.into())),
+                gid: done.src_gid.map(|gid| Gid::from_bytes(gid.to_bytes())),
                 immediate: done.immediate,
             });
         }

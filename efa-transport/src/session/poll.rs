@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::atomic::{Ordering, fence};
 
-use efa_verbs::{SendCompletion, TakeSend};
+use efa_verbs::SendCompletion;
 
 use super::Core;
 use crate::domain::Handle;
@@ -22,7 +22,7 @@ impl Core {
     #[inline(always)]
     pub(crate) fn poll_send(
         &mut self,
-        take: impl FnMut(Completion),
+        mut take: impl FnMut(Completion),
         taken: &mut usize,
     ) -> Result<()> {
         let most = self.awaited();
@@ -39,13 +39,9 @@ impl Core {
             flow: &mut self.flow,
         };
         let ended = &mut ended;
-        let count = self.pair.poll_send_into(
-            most,
-            &mut Completing {
-                ended: &mut *ended,
-                take,
-            },
-        )?;
+        let count = self
+            .pair
+            .poll_send_each(most, |done| ended.take(done, &mut take))?;
         *taken = count - ended.others;
         Ok(())
     }
@@ -54,7 +50,12 @@ impl Core {
     pub(crate) fn poll_send_parking(&mut self) -> Result<usize> {
         let most = self.awaited();
         let flow = &mut self.flow;
-        Ok(self.pair.poll_send_into(most, &mut Parking { flow })?)
+        Ok(self
+            .pair
+            .poll_send_each(most, |SendCompletion { wr_id, status }| {
+                fence(Ordering::Acquire);
+                flow.complete(wr_id, status.0);
+            })?)
     }
 
     /// Completions to ask for: all that are outstanding, up to [`ROUND`], so that a fast device can't
@@ -80,6 +81,25 @@ struct Ended<'a> {
 }
 
 impl Ended<'_> {
+    /// Ends a request, and hands on the completion of an operation in a lane that has succeeded.
+    #[inline(always)]
+    fn take(&mut self, completion: SendCompletion, take: &mut impl FnMut(Completion)) {
+        // What a completed get has written is read by this thread, and by others that it tells, only
+        // after this.
+        fence(Ordering::Acquire);
+        loop {
+            let SendCompletion { wr_id, status } = completion;
+            if let Some(mut done) = self.flow.ending().end(wr_id, status.0, self.lane) {
+                self.count += 1;
+                done.peer = self.peer;
+                return take(done);
+            }
+            if self.other(completion) {
+                return;
+            }
+        }
+    }
+
     /// A completion that is not of an operation in the lane, or of one that failed. False where it is of
     /// one in another lane, which is the lane now.
     #[inline(never)]
@@ -102,78 +122,5 @@ impl Drop for Ended<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.flow.ended(self.lane, self.count);
-    }
-}
-
-/// Ends the requests whose completions it is given, and hands on those of operations in lanes that have
-/// succeeded.
-///
-/// It has `take` by itself, so that what that changes can be in registers.
-struct Completing<'a, 'f, F> {
-    ended: &'a mut Ended<'f>,
-    take: F,
-}
-
-impl<F: FnMut(Completion)> TakeSend for Completing<'_, '_, F> {
-    #[inline(always)]
-    fn take(&mut self, mut completions: impl Iterator<Item = SendCompletion>) {
-        let mut next = completions.next();
-        loop {
-            // What there is most of: completions of operations in one lane. Nothing else is in this
-            // loop, so all that it needs is in registers.
-            let ended = &mut *self.ended;
-            let (mut ending, lane, peer) = (ended.flow.ending(), ended.lane, ended.peer);
-            let mut count = Count {
-                count: ended.count,
-                put_back: &mut ended.count,
-            };
-            while let Some(SendCompletion { wr_id, status }) = next {
-                // What a completed get has written is read by this thread, and by others that it
-                // tells, only after this.
-                fence(Ordering::Acquire);
-                let Some(mut done) = ending.end(wr_id, status.0, lane) else {
-                    break;
-                };
-                count.count += 1;
-                done.peer = peer;
-                (self.take)(done);
-                next = completions.next();
-            }
-            drop((ending, count));
-            let Some(other) = next else {
-                return;
-            };
-            if self.ended.other(other) {
-                next = completions.next();
-            }
-        }
-    }
-}
-
-/// Counts in a register; put back on drop.
-struct Count<'a> {
-    count: u32,
-    put_back: &'a mut u32,
-}
-
-impl Drop for Count<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        *self.put_back = self.count;
-    }
-}
-
-/// Ends the requests whose completions it is given, and keeps those of their operations.
-struct Parking<'a> {
-    flow: &'a mut Flow<Region, Handle>,
-}
-
-impl TakeSend for Parking<'_> {
-    #[inline]
-    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
-        for SendCompletion { wr_id, status } in completions {
-            fence(Ordering::Acquire);
-            self.flow.complete(wr_id, status.0);
-        }
     }
 }

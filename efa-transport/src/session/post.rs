@@ -264,13 +264,11 @@ impl Session<'_> {
         let (core, request) = (&mut *self.core, id.only_request());
         // SAFETY: as in `Core::add_rdma`: `turn` has made a run with the peer and the region.
         unsafe {
-            match immediate {
-                None => core.pair.push_send(request, &core.current.to, source),
-                Some(immediate) => {
-                    core.pair
-                        .push_send_imm(request, &core.current.to, source, immediate);
-                }
-            }
+            let send = efa_verbs::Request::Send {
+                local: &[source],
+                immediate,
+            };
+            core.pair.push(request, &core.current.to, send);
         }
         Ok(id)
     }
@@ -301,8 +299,8 @@ impl Session<'_> {
         // SAFETY: a session is open; the bytes are copied by the call, and the handle stays as
         // in `Core::add_rdma`.
         unsafe {
-            core.pair
-                .push_send_inline(request, &core.current.to, bytes, immediate);
+            let send = efa_verbs::Request::SendInline { bytes, immediate };
+            core.pair.push(request, &core.current.to, send);
         }
         Ok(id)
     }

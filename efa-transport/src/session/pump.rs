@@ -84,20 +84,21 @@ impl Sink<Handle> for PairSink<'_> {
         // session was rolled back, or the queue pair is gone. What was planned was checked as in
         // `Session::rdma`, by the endpoint, when it was submitted.
         unsafe {
-            match (request.kind, request.immediate) {
-                (Kind::Put, _) | (Kind::PutImmediate, None) => {
-                    self.pair.push_write(wr_id, &to, remote, local);
-                }
-                (Kind::PutImmediate, Some(immediate)) => {
-                    self.pair
-                        .push_write_imm(wr_id, &to, remote, local, immediate);
-                }
-                (Kind::Get, _) => self.pair.push_read(wr_id, &to, remote, local),
-                (Kind::SendImmediate, Some(immediate)) => {
-                    self.pair.push_send_imm(wr_id, &to, local, immediate);
-                }
-                _ => self.pair.push_send(wr_id, &to, local),
-            }
+            let immediate = request.immediate;
+            let list = [local];
+            let push = match request.kind {
+                Kind::Put | Kind::PutImmediate => efa_verbs::Request::Write {
+                    local,
+                    remote,
+                    immediate,
+                },
+                Kind::Get => efa_verbs::Request::Read { local, remote },
+                _ => efa_verbs::Request::Send {
+                    local: &list,
+                    immediate,
+                },
+            };
+            self.pair.push(wr_id, &to, push);
         }
     }
 }

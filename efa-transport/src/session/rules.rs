@@ -45,7 +45,7 @@ impl Rules {
             Kind::Get | Kind::Inquire => Operations::READ,
             Kind::Send => Operations::SEND,
             Kind::SendImmediate => Operations::SEND_WITH_IMMEDIATE,
-            Kind::Receive | Kind::AwaitImmediate => Operations::NONE,
+            Kind::Receive | Kind::AwaitImmediate => Operations::empty(),
         };
         if self.operations.contains(needed) {
             Ok(())

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use efa_verbs::{Destination, RemoteMemory, Sge};
+use efa_verbs::{Destination, RemoteMemory, Request, Sge};
 
 use super::rules::{
     INQUIRE, READ, WRITE, WRITE_IMMEDIATE, check_feature, kind_of, length_of, wrong,
@@ -185,13 +185,15 @@ impl Core {
         // the module). `turn` has found the region to be of the queue pair's domain. The device writes it
         // only where the caller says that it may, and the region gives out no references.
         unsafe {
-            match WHAT {
-                WRITE => self.pair.push_write(request, &to, remote, local),
-                READ | INQUIRE => self.pair.push_read(request, &to, remote, local),
-                _ => self
-                    .pair
-                    .push_write_imm(request, &to, remote, local, immediate),
-            }
+            let push = match WHAT {
+                READ | INQUIRE => Request::Read { local, remote },
+                _ => Request::Write {
+                    local,
+                    remote,
+                    immediate: (WHAT == WRITE_IMMEDIATE).then_some(immediate),
+                },
+            };
+            self.pair.push(request, &to, push);
         }
         Ok(id)
     }
