@@ -1,62 +1,10 @@
 //! Where an endpoint can be reached: [`EndpointAddress`].
 
 use std::fmt;
-use std::net::Ipv6Addr;
-use std::str::FromStr;
+
+use efa_verbs::Gid;
 
 use crate::descriptor::{DescriptorError, wire_form};
-
-/// The 16-byte global identifier of an EFA device, in network order.
-///
-/// It is written like an IPv6 address, which is how the tools of rdma-core print it.
-///
-/// ```
-/// use efa_transport::Gid;
-///
-/// let gid: Gid = "fe80::1".parse()?;
-/// assert_eq!(gid.to_bytes()[15], 1);
-/// assert!(!gid.is_zero());
-/// # Ok::<(), std::net::AddrParseError>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Gid([u8; 16]);
-
-impl Gid {
-    /// A GID from its bytes, in network order.
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Gid(bytes)
-    }
-
-    /// The bytes, in network order.
-    pub const fn to_bytes(self) -> [u8; 16] {
-        self.0
-    }
-
-    /// Whether all bytes are zero. No device has that GID: it marks an empty table entry.
-    pub fn is_zero(self) -> bool {
-        self.0 == [0; 16]
-    }
-}
-
-impl fmt::Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Ipv6Addr::from(self.0).fmt(f)
-    }
-}
-
-impl fmt::Debug for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gid({self})")
-    }
-}
-
-impl FromStr for Gid {
-    type Err = std::net::AddrParseError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse::<Ipv6Addr>().map(|ip| Gid(ip.octets()))
-    }
-}
 
 /// The address of an endpoint: everything that a peer needs in order to reach it.
 ///

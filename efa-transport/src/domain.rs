@@ -6,10 +6,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use efa_verbs::{
-    Access, AddressHandle, Buffer, CallerMemory, Context, DeviceAttributes, ProtectionDomain,
+    Access, AddressHandle, Buffer, CallerMemory, Context, DeviceAttributes, Gid, ProtectionDomain,
 };
 
-use crate::address::Gid;
 use crate::error::{Error, Result};
 use crate::region::{Region, Regions};
 
@@ -117,7 +116,7 @@ impl Domain {
     /// # Errors
     /// The device has no GID, or no protection domain left.
     pub fn new(context: &Context) -> Result<Self> {
-        let gid = Gid::from_bytes(context.gid()?.into());
+        let gid = context.gid()?;
         let max_message = context.port()?.max_message_size;
         Ok(Self(Arc::new(Inner {
             handles: Arc::default(),
@@ -262,10 +261,7 @@ impl Domain {
         if let Some(handle) = map.get(&gid).and_then(Weak::upgrade) {
             return Ok(Handle(handle));
         }
-        let ah = self
-            .0
-            .pd
-            .create_address_handle(efa_verbs::Gid(gid.to_bytes()))?;
+        let ah = self.0.pd.create_address_handle(gid)?;
         let handle = Arc::new(HandleInner {
             ah,
             gid,

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use efa_verbs::{CompletionOf, StatusExplanation, VendorStatus};
+
 use crate::address::EndpointAddress;
-use crate::advice::Advice;
 use crate::operation::Kind;
 
 /// The root cause of a failed operation.
@@ -12,7 +13,7 @@ use crate::operation::Kind;
 pub enum FailureKind {
     /// The device reported a request as failed.
     Device {
-        /// The device's own status. [`Failure::advice`] explains it.
+        /// The device's own status. [`Failure::explain`] says what it means.
         vendor_status: u32,
     },
     /// The request could not be handed to the device.
@@ -44,7 +45,7 @@ impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             FailureKind::Device { vendor_status } => {
-                write!(f, "{}", Advice::for_vendor_status(vendor_status))
+                write!(f, "{}", explain(vendor_status))
             }
             FailureKind::Post { errno } => write!(
                 f,
@@ -78,6 +79,11 @@ impl fmt::Display for FailureKind {
     }
 }
 
+/// What a request of ours that ended with this status has met.
+fn explain(vendor_status: u32) -> StatusExplanation {
+    VendorStatus(vendor_status).explain(CompletionOf::Send)
+}
+
 /// A cause as the table keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cause {
@@ -104,9 +110,7 @@ impl Cause {
     /// Whether it merely follows from another failure.
     pub(crate) fn is_consequence(&self) -> bool {
         match self.kind {
-            FailureKind::Device { vendor_status } => {
-                Advice::for_vendor_status(vendor_status).is_consequence()
-            }
+            FailureKind::Device { vendor_status } => VendorStatus(vendor_status).is_consequence(),
             _ => false,
         }
     }
@@ -153,8 +157,8 @@ impl Failure {
     }
 
     /// Cause and remedy, where the device reported the failure.
-    pub fn advice(&self) -> Option<Advice> {
-        self.vendor_status().map(Advice::for_vendor_status)
+    pub fn explain(&self) -> Option<StatusExplanation> {
+        self.vendor_status().map(explain)
     }
 }
 

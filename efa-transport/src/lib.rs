@@ -30,7 +30,6 @@
 #![deny(unsafe_code)]
 
 mod address;
-pub mod advice;
 mod config;
 mod connection;
 mod descriptor;
@@ -40,7 +39,6 @@ mod error;
 mod explain;
 mod failure;
 pub mod handshake;
-mod mark;
 mod operation;
 mod peers;
 #[allow(unsafe_code)]
@@ -52,14 +50,14 @@ mod remote;
 mod scheduler;
 mod stats;
 
-pub use address::{EndpointAddress, Gid};
-pub use advice::Advice;
+pub use address::EndpointAddress;
 pub use config::{Config, Loopback, ReceivePool};
 pub use connection::{Connection, Posted, RequestCompletion};
 pub use descriptor::DescriptorError;
 pub use domain::Domain;
 pub use efa_verbs::{
-    Access, Buffer, CallerMemory, DataPath, Device, DeviceAttributes, Pages, QpState, devices,
+    Access, Buffer, CallerMemory, DataPath, Device, DeviceAttributes, Gid, Pages, QpState,
+    StatusExplanation, VendorStatus, devices,
 };
 pub use endpoint::{Closed, Endpoint, connect_over};
 pub use error::{Error, Full, Result};

@@ -552,7 +552,7 @@ impl<A: Reach> Peers<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::Gid;
+    use efa_verbs::Gid;
     use std::rc::Rc;
 
     impl Reach for Rc<u32> {

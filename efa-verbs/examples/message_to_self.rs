@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use efa_verbs::{
-    Access, Buffer, DEFAULT_QUEUE_KEY, QueuePairConfig, ReceiveRequest, RecvCompletion,
+    Access, Buffer, DEFAULT_QUEUE_KEY, QueuePairConfig, ReceiveRequest, RecvCompletion, Request,
     SendCompletion,
 };
 
@@ -28,12 +28,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         wr_id: 1,
         buffer: region.sge(32, 32)?,
     };
-    let send = region.sge(0, message.len() as u32)?;
+    let pieces = [region.sge(0, message.len() as u32)?];
+    let send = Request::Send {
+        local: &pieces,
+        immediate: None,
+    };
     // SAFETY: `region` and `handle` are dropped after `pair`, and the bytes are only copied.
     unsafe { pair.post_recv(&[receive]) }.map_err(|(_, error)| error)?;
     pair.session_start()?;
     // SAFETY: a session is open; the rest as above.
-    unsafe { pair.push_send(2, &to, send) };
+    unsafe { pair.push(2, &to, send) };
     pair.session_complete()?;
 
     let ends = Instant::now() + Duration::from_secs(30);

@@ -1,10 +1,11 @@
 //! What a device and its port can do.
 
-use std::fmt;
+use crate::types::{DeviceCapabilities, Feature};
 
-use efa_sys as sys;
-
-use crate::error::Feature;
+/// PCI id of the first generation with RDMA read, that of p4d.
+const FIRST_WITH_READ: u32 = 0xefa1;
+/// PCI id of the first generation with RDMA write, that of p5.
+const FIRST_WITH_WRITE: u32 = 0xefa2;
 
 /// Limits and capabilities of a device, queried once when it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub struct DeviceAttributes {
     /// Bytes of one RDMA request; 0 on a device without RDMA.
     pub max_rdma_size: u32,
     /// What the device can do.
-    pub capabilities: Capabilities,
+    pub capabilities: DeviceCapabilities,
     /// Entries of a completion queue.
     pub max_cqe: u32,
     /// Queue pairs of the device.
@@ -45,89 +46,6 @@ pub struct DeviceAttributes {
     pub firmware: String,
 }
 
-/// A set of device capabilities.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Capabilities(u32);
-
-impl Capabilities {
-    /// No capability: sends and receives only.
-    pub const NONE: Self = Self(0);
-    /// RDMA read.
-    pub const RDMA_READ: Self = Self(sys::EFADV_DEVICE_ATTR_CAPS_RDMA_READ);
-    /// Receiver-not-ready retries can be limited.
-    pub const RNR_RETRY: Self = Self(sys::EFADV_DEVICE_ATTR_CAPS_RNR_RETRY);
-    /// A receive completion can carry the GID of an unknown sender.
-    pub const CQ_WITH_SGID: Self = Self(sys::EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID);
-    /// RDMA write, with and without immediate data.
-    pub const RDMA_WRITE: Self = Self(sys::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE);
-    /// Writes with immediate data can complete at the target without a posted receive.
-    pub const UNSOLICITED_WRITE_RECV: Self =
-        Self(sys::EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV);
-    /// Completion queues in memory that the program brings, as a dmabuf.
-    pub const CQ_WITH_EXT_MEM_DMABUF: Self =
-        Self(sys::EFADV_DEVICE_ATTR_CAPS_CQ_WITH_EXT_MEM_DMABUF);
-
-    const NAMES: [(Self, &'static str); 6] = [
-        (Self::RDMA_READ, "RDMA_READ"),
-        (Self::RDMA_WRITE, "RDMA_WRITE"),
-        (Self::RNR_RETRY, "RNR_RETRY"),
-        (Self::CQ_WITH_SGID, "CQ_WITH_SGID"),
-        (Self::UNSOLICITED_WRITE_RECV, "UNSOLICITED_WRITE_RECV"),
-        (Self::CQ_WITH_EXT_MEM_DMABUF, "CQ_WITH_EXT_MEM_DMABUF"),
-    ];
-
-    /// From the bits of `efadv_device_attr.device_caps`.
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
-    /// The bits, as `efadv_device_attr.device_caps` has them.
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Whether every capability of `other` is in `self`.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// The feature whose absence a caller would be told about, for the first capability of
-    /// `wanted` that is missing.
-    pub(crate) fn missing(self, wanted: &[(Self, Feature)]) -> Option<Feature> {
-        wanted
-            .iter()
-            .find(|(bit, _)| !self.contains(*bit))
-            .map(|(_, feature)| *feature)
-    }
-}
-
-impl std::ops::BitOr for Capabilities {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl fmt::Debug for Capabilities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = Self::NAMES
-            .iter()
-            .filter(|(bit, _)| self.contains(*bit))
-            .map(|(_, name)| *name)
-            .collect();
-        write!(
-            f,
-            "Capabilities({})",
-            if names.is_empty() {
-                "none".into()
-            } else {
-                names.join(" | ")
-            }
-        )
-    }
-}
-
 /// State and limits of the device's one port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -142,27 +60,69 @@ pub struct PortAttributes {
     pub pkey_table_len: u16,
 }
 
+impl DeviceAttributes {
+    /// The first feature of `wanted` that the device lacks, and why, as far as the generation of the
+    /// device tells: a capability that it has may be unknown to an older driver or library.
+    pub(crate) fn missing(
+        &self,
+        wanted: &[(DeviceCapabilities, Feature)],
+    ) -> Option<(Feature, Option<&'static str>)> {
+        let feature = self.capabilities.missing(wanted)?;
+        let old = "devices of this generation have it, so the EFA driver or rdma-core is too old";
+        let why = match feature {
+            Feature::RdmaWrite if self.vendor_part_id >= FIRST_WITH_WRITE => Some(
+                "devices of this generation have it, so the EFA driver is too old, or rdma-core \
+                      is older than 46: update both",
+            ),
+            Feature::RdmaWrite => Some("it needs a device of the p5 generation or newer"),
+            Feature::RdmaRead if self.vendor_part_id >= FIRST_WITH_READ => Some(old),
+            Feature::RdmaRead => Some("it needs a device of the p4d generation or newer"),
+            Feature::UnsolicitedWriteRecv | Feature::SourceGid => {
+                Some("device, EFA driver and rdma-core all have to know it")
+            }
+            Feature::RnrRetry => Some("leave the number of retries at the device's default"),
+            _ => None,
+        };
+        Some((feature, why))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn capabilities_are_shown_by_name() {
-        let caps = Capabilities::RDMA_READ | Capabilities::RDMA_WRITE;
-        assert_eq!(format!("{caps:?}"), "Capabilities(RDMA_READ | RDMA_WRITE)");
-        assert_eq!(format!("{:?}", Capabilities::NONE), "Capabilities(none)");
+    fn device(vendor_part_id: u32, capabilities: DeviceCapabilities) -> DeviceAttributes {
+        DeviceAttributes {
+            max_sq_wr: 0,
+            max_rq_wr: 0,
+            max_sq_sge: 0,
+            max_rq_sge: 0,
+            inline_buf_size: 0,
+            inline_buf_size_ex: 0,
+            max_rdma_size: 0,
+            capabilities,
+            max_cqe: 0,
+            max_qp: 0,
+            max_ah: 0,
+            max_mr: 0,
+            max_mr_size: 0,
+            vendor_id: 0x1d0f,
+            vendor_part_id,
+            firmware: String::new(),
+        }
     }
 
     #[test]
-    fn the_first_missing_capability_is_named() {
-        let wanted = [
-            (Capabilities::RDMA_READ, Feature::RdmaRead),
-            (Capabilities::RDMA_WRITE, Feature::RdmaWrite),
-        ];
-        assert_eq!(
-            Capabilities::RDMA_READ.missing(&wanted),
-            Some(Feature::RdmaWrite)
+    fn a_missing_write_is_the_devices_fault_only_before_p5() {
+        let wanted = [(DeviceCapabilities::RDMA_WRITE, Feature::RdmaWrite)];
+        let read = DeviceCapabilities::RDMA_READ;
+        let why = |part| device(part, read).missing(&wanted).unwrap().1.unwrap();
+        assert!(why(0xefa1).contains("p5 generation"));
+        assert!(why(0xefa2).contains("rdma-core is older than 46"));
+        assert!(
+            device(0xefa1, read | wanted[0].0)
+                .missing(&wanted)
+                .is_none()
         );
-        assert_eq!(Capabilities::from_bits(!0).missing(&wanted), None);
     }
 }

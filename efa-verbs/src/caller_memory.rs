@@ -2,7 +2,8 @@
 
 use crate::domain::ProtectionDomain;
 use crate::error::{Error, Result};
-use crate::region::{Access, MemoryRegion};
+use crate::region::MemoryRegion;
+use crate::types::Access;
 
 /// Registers ranges of memory that the program keeps, by address.
 ///
@@ -30,13 +31,10 @@ impl CallerMemory {
     /// # Safety
     ///
     /// Every range that is ever passed to [`register`](Self::register) must keep the promise of
-    /// [`ProtectionDomain::register_raw`] until the last clone of its region is dropped: its bytes are
-    /// mapped, readable, and unless registered with [`Access::LOCAL_READ`] writable; nothing in
-    /// the program holds a Rust reference to them while the device or
-    /// [`MemoryRegion::copy_in`] may write them, nor writes them while
-    /// [`MemoryRegion::copy_out`] or a transfer may read them. Ranges may overlap. The pointer that the address comes from was exposed
-    /// (`ptr.expose_provenance()`, or a cast to an integer). Hand the value only to code that sees to all
-    /// of it.
+    /// [`ProtectionDomain::register_raw`] until its region is deregistered, which
+    /// [`MemoryRegion::watch`] tells. Ranges may overlap. The pointer that the address comes from was
+    /// exposed (`ptr.expose_provenance()`, or a cast to an integer). Hand the value only to code that
+    /// sees to all of it.
     pub unsafe fn new(domain: ProtectionDomain) -> Self {
         Self { domain }
     }

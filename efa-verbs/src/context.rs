@@ -1,4 +1,4 @@
-//! An open device.
+//! Finding and opening EFA devices.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -9,17 +9,21 @@ use std::sync::Arc;
 
 use efa_sys as sys;
 
-use crate::attributes::{Capabilities, DeviceAttributes, PortAttributes};
-use crate::device::Device;
-use crate::domain::ProtectionDomain;
+use crate::attributes::{DeviceAttributes, PortAttributes};
+use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::gid::Gid;
+use crate::process::ProcessMark;
+use crate::types::DeviceCapabilities;
 
 /// EFA devices have one port.
 pub(crate) const PORT: u8 = 1;
 
-/// A device's context, closed on drop.
-struct Raw(NonNull<sys::ibv_context>);
+/// A device's context, closed on drop by the process that opened it.
+struct Raw {
+    context: NonNull<sys::ibv_context>,
+    process: ProcessMark,
+}
 
 // SAFETY: libibverbs serializes what needs it; any thread may call verbs on a context.
 unsafe impl Send for Raw {}
@@ -30,7 +34,9 @@ impl Raw {
     fn open(device: &Device) -> Result<Self> {
         // SAFETY: the device is alive: `device` holds its list.
         let raw = unsafe { sys::ibv_open_device(device.raw()) };
-        NonNull::new(raw).map(Self).ok_or_else(|| {
+        let process = ProcessMark::here();
+        let raw = NonNull::new(raw).map(|context| Self { context, process });
+        raw.ok_or_else(|| {
             let error = io::Error::last_os_error();
             let advice = match error.raw_os_error() {
                 Some(libc::EACCES | libc::EPERM) => {
@@ -52,7 +58,11 @@ impl Raw {
         // SAFETY: the context is open, and `attr` is as large as the length says. A library that
         // knows fewer fields fills those and leaves the rest zero.
         let error = unsafe {
-            sys::efadv_query_device(self.0.as_ptr(), &mut attr, mem::size_of_val(&attr) as u32)
+            sys::efadv_query_device(
+                self.context.as_ptr(),
+                &mut attr,
+                mem::size_of_val(&attr) as u32,
+            )
         };
         match error {
             0 => Ok(Some(attr)),
@@ -68,20 +78,90 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
+        if !self.process.is_here() {
+            return;
+        }
         // SAFETY: the context came from ibv_open_device and is closed once. Every object made of it
         // holds the `Arc` around this, so none is left.
-        if unsafe { sys::ibv_close_device(self.0.as_ptr()) } != 0 {
+        if unsafe { sys::ibv_close_device(self.context.as_ptr()) } != 0 {
             tracing::warn!(error = %io::Error::last_os_error(), "ibv_close_device failed");
         }
     }
 }
 
-pub(crate) fn is_efa(device: &Device) -> Result<bool> {
+/// Every EFA device of this machine. RDMA devices of other vendors are skipped.
+///
+/// Whether a device is an EFA device is asked of libefa, which needs the device opened for a
+/// moment.
+///
+/// # Errors
+///
+/// [`Error::Verb`] when the list cannot be had; also when no device turned out to be usable and one
+/// could not be opened, since that one is probably what the caller is looking for.
+///
+/// ```no_run
+/// for device in efa_verbs::devices()? {
+///     println!("{} {:016x}", device.name(), device.guid());
+/// }
+/// # Ok::<(), efa_verbs::Error>(())
+/// ```
+pub fn devices() -> Result<Vec<Device>> {
+    let mut found = Vec::new();
+    let mut refused = None;
+    for device in device::list()? {
+        match is_efa(&device) {
+            Ok(true) => found.push(device),
+            Ok(false) => tracing::debug!(device = device.name(), "skipped: not an EFA device"),
+            Err(error) => {
+                tracing::debug!(device = device.name(), %error, "skipped: cannot be opened");
+                refused = Some(error);
+            }
+        }
+    }
+    match refused {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+/// Opens the EFA device called `name`.
+///
+/// # Errors
+///
+/// [`Error::DeviceNotFound`], with the names there are; otherwise as for [`devices`] and
+/// [`Device::open`].
+pub fn open_by_name(name: &str) -> Result<Context> {
+    let devices = devices()?;
+    match devices.iter().find(|device| device.name() == name) {
+        Some(device) => device.open(),
+        None => Err(Error::DeviceNotFound {
+            name: name.to_owned(),
+            available: devices
+                .iter()
+                .map(|device| device.name().to_owned())
+                .collect(),
+        }),
+    }
+}
+
+fn is_efa(device: &Device) -> Result<bool> {
     let raw = Raw::open(device)?;
     Ok(raw.efa_attributes(device.name())?.is_some())
 }
 
-pub(crate) fn open(device: Device) -> Result<Context> {
+impl Device {
+    /// Opens the device and queries what it can do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] when the device cannot be opened, which usually is a matter of permissions
+    /// on `/dev/infiniband/uverbs*`.
+    pub fn open(&self) -> Result<Context> {
+        open(self.clone())
+    }
+}
+
+fn open(device: Device) -> Result<Context> {
     let raw = Raw::open(&device)?;
     let Some(efa) = raw.efa_attributes(device.name())? else {
         return Err(Error::InvalidArgument {
@@ -92,7 +172,7 @@ pub(crate) fn open(device: Device) -> Result<Context> {
     // SAFETY: all fields are integers, arrays of them, or newtypes of integers.
     let mut attr: sys::ibv_device_attr = unsafe { mem::zeroed() };
     // SAFETY: the context is open; `attr` is valid for the write.
-    let error = unsafe { sys::ibv_query_device(raw.0.as_ptr(), &mut attr) };
+    let error = unsafe { sys::ibv_query_device(raw.context.as_ptr(), &mut attr) };
     if error != 0 {
         let error = io::Error::from_raw_os_error(error);
         return Err(Error::verb("ibv_query_device", device.name(), error));
@@ -110,7 +190,7 @@ pub(crate) fn open(device: Device) -> Result<Context> {
         // From rdma-core 63 on this field is where earlier headers have two reserved bytes.
         inline_buf_size_ex: u16::from_ne_bytes(efa.reserved),
         max_rdma_size: efa.max_rdma_size,
-        capabilities: Capabilities::from_bits(efa.device_caps),
+        capabilities: DeviceCapabilities::from_bits_retain(efa.device_caps),
         max_cqe: count(attr.max_cqe),
         max_qp: count(attr.max_qp),
         max_ah: count(attr.max_ah),
@@ -122,7 +202,7 @@ pub(crate) fn open(device: Device) -> Result<Context> {
     };
     tracing::debug!(
         device = device.name(),
-        capabilities = ?attributes.capabilities,
+        capabilities = %attributes.capabilities,
         max_rdma_size = attributes.max_rdma_size,
         efa_symbols = sys::efa_symbol_version(),
         "opened"
@@ -171,8 +251,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::Verb`] when the kernel refuses the query.
+    /// [`Error::Verb`] when the kernel refuses the query, [`Error::ForkedProcess`].
     pub fn port(&self) -> Result<PortAttributes> {
+        self.check_process()?;
         // SAFETY: all fields are integers or newtypes of integers.
         let mut attr: sys::ibv_port_attr = unsafe { mem::zeroed() };
         // SAFETY: the context is open; the shim's inline function knows the struct's size.
@@ -193,8 +274,10 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::NoGid`] when the entry is empty, [`Error::Verb`] when it cannot be read.
+    /// [`Error::NoGid`] when the entry is empty, [`Error::Verb`] when it cannot be read,
+    /// [`Error::ForkedProcess`].
     pub fn gid(&self) -> Result<Gid> {
+        self.check_process()?;
         let mut gid = sys::ibv_gid { raw: [0; 16] };
         // SAFETY: the context is open; `gid` is valid for the write.
         let error = unsafe { sys::ibv_query_gid(self.raw(), PORT, 0, &mut gid) };
@@ -212,14 +295,26 @@ impl Context {
         Ok(gid)
     }
 
-    /// Makes a protection domain: the set of memory regions, address handles and queue pairs that
-    /// may be used together.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Verb`] when the device has none left.
-    pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
-        ProtectionDomain::alloc(self.clone())
+    /// The process that opened the device, the only one in which anything made of it can be used.
+    #[inline]
+    pub fn process(&self) -> ProcessMark {
+        self.0.raw.process
+    }
+
+    /// Fails in a process that was forked from the one that opened the device.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match self.process().is_here() {
+            true => Ok(()),
+            false => Err(self.forked()),
+        }
+    }
+
+    #[cold]
+    fn forked(&self) -> Error {
+        Error::ForkedProcess {
+            device: self.device_name().to_owned(),
+        }
     }
 
     /// The C object, for calls that this crate does not make. It stays open as long as `self` lives.
@@ -228,6 +323,6 @@ impl Context {
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_context {
-        self.0.raw.0.as_ptr()
+        self.0.raw.context.as_ptr()
     }
 }

@@ -1,14 +1,13 @@
-//! Finding EFA devices.
+//! The RDMA devices of this machine.
 
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use efa_sys as sys;
 
-use crate::context::{self, Context};
 use crate::error::{Error, Result};
 
 /// What `ibv_get_device_list` returned; freed when the last [`Device`] of it is gone.
@@ -62,38 +61,13 @@ impl Device {
         u64::from_be(unsafe { sys::ibv_get_device_guid(self.raw.as_ptr()) })
     }
 
-    /// Opens the device and queries what it can do.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Verb`] when the device cannot be opened, which usually is a matter of permissions
-    /// on `/dev/infiniband/uverbs*`.
-    pub fn open(&self) -> Result<Context> {
-        context::open(self.clone())
-    }
-
     pub(crate) fn raw(&self) -> *mut sys::ibv_device {
         self.raw.as_ptr()
     }
 }
 
-/// Every EFA device of this machine. RDMA devices of other vendors are skipped.
-///
-/// Whether a device is an EFA device is asked of libefa, which needs the device opened for a
-/// moment.
-///
-/// # Errors
-///
-/// [`Error::Verb`] when the list cannot be had; also when no device turned out to be usable and one
-/// could not be opened, since that one is probably what the caller is looking for.
-///
-/// ```no_run
-/// for device in efa_verbs::devices()? {
-///     println!("{} {:016x}", device.name(), device.guid());
-/// }
-/// # Ok::<(), efa_verbs::Error>(())
-/// ```
-pub fn devices() -> Result<Vec<Device>> {
+/// Every RDMA device of this machine, those of other vendors included.
+pub(crate) fn list() -> Result<Vec<Device>> {
     let mut count = 0;
     // SAFETY: `count` is valid for the call.
     let list = unsafe { sys::ibv_get_device_list(&mut count) };
@@ -106,83 +80,16 @@ pub fn devices() -> Result<Vec<Device>> {
         return Err(Error::verb("ibv_get_device_list", "this machine", error));
     };
     let list = Arc::new(DeviceList(list));
-    let mut found = Vec::new();
-    let mut refused = None;
-    for i in 0..usize::try_from(count).unwrap_or(0) {
+    let devices = (0..usize::try_from(count).unwrap_or(0)).map_while(|i| {
         // SAFETY: the list has `count` entries.
-        let Some(raw) = NonNull::new(unsafe { *list.0.as_ptr().add(i) }) else {
-            break;
-        };
+        let raw = NonNull::new(unsafe { *list.0.as_ptr().add(i) })?;
         // SAFETY: the device is alive, and so is its NUL-terminated name.
         let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(raw.as_ptr())) };
-        let name = name.to_string_lossy().into();
-        let device = Device {
+        Some(Device {
             raw,
-            name,
+            name: name.to_string_lossy().into(),
             _list: Arc::clone(&list),
-        };
-        match context::is_efa(&device) {
-            Ok(true) => found.push(device),
-            Ok(false) => tracing::debug!(device = device.name(), "skipped: not an EFA device"),
-            Err(error) => {
-                tracing::debug!(device = device.name(), %error, "skipped: cannot be opened");
-                refused = Some(error);
-            }
-        }
-    }
-    match refused {
-        Some(error) if found.is_empty() => Err(error),
-        _ => Ok(found),
-    }
-}
-
-/// Opens the EFA device called `name`.
-///
-/// # Errors
-///
-/// [`Error::DeviceNotFound`], with the names there are; otherwise as for [`devices`] and
-/// [`Device::open`].
-pub fn open_by_name(name: &str) -> Result<Context> {
-    let devices = devices()?;
-    match devices.iter().find(|device| device.name() == name) {
-        Some(device) => device.open(),
-        None => Err(Error::DeviceNotFound {
-            name: name.to_owned(),
-            available: devices
-                .iter()
-                .map(|device| device.name().to_owned())
-                .collect(),
-        }),
-    }
-}
-
-/// Held for writing by [`fork_init`], for reading by whatever enters memory in its books.
-static FORK: RwLock<()> = RwLock::new(());
-
-/// To be held while memory is registered or deregistered.
-pub(crate) fn registering() -> RwLockReadGuard<'static, ()> {
-    FORK.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Makes memory registrations survive `fork` in the parent: `ibv_fork_init`.
-///
-/// Must be called before the first registration. Needed only before kernel 5.13 or rdma-core 35;
-/// with both, the kernel copies registered pages at fork and the call changes nothing.
-///
-/// # Errors
-///
-/// [`Error::Verb`]: EINVAL after a registration was made.
-pub fn fork_init() -> Result<()> {
-    let _alone = FORK.write().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: it makes the tree that registrations are entered in, without a lock: no other call of
-    // it and no registration runs meanwhile, since all of them take `FORK`. A late call is refused.
-    match unsafe { sys::ibv_fork_init() } {
-        0 => Ok(()),
-        error => Err(Error::verb(
-            "ibv_fork_init",
-            "this process",
-            io::Error::from_raw_os_error(error),
-        )
-        .advise(Some("call it before the first memory registration"))),
-    }
+        })
+    });
+    Ok(devices.collect())
 }

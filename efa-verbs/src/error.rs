@@ -1,10 +1,11 @@
 //! The crate's one error type.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
 use crate::errno::Named;
-use crate::queue_pair::{Operation, QpState};
+use crate::types::{Access, Feature, Limit, Operations, QpState};
 
 /// The result of everything that can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,14 +19,15 @@ pub enum Error {
     Verb(Box<VerbError>),
 
     /// The device, or the installed libefa, lacks something that was asked for.
-    #[error("{device} has no {feature}{}", hint(.advice))]
+    #[error("{device}: no {feature} here{}", hint(.advice))]
     Unsupported {
         /// Name of the device.
         device: String,
         /// What is missing.
         feature: Feature,
-        /// What would help.
-        advice: Option<&'static str>,
+        /// Which of device, driver and library lacks it, as far as that can be told, and what would
+        /// help.
+        advice: Option<Cow<'static, str>>,
     },
 
     /// More was asked for than the device offers. Nothing is ever clamped silently.
@@ -71,7 +73,7 @@ pub enum Error {
         /// The queue pair's number.
         queue_pair: u32,
         /// The kind of request.
-        operation: Operation,
+        operation: Operations,
     },
 
     /// The queue pair is in a state that does not allow this.
@@ -139,6 +141,28 @@ pub enum Error {
     /// An all-zero GID is nobody's address.
     #[error("the GID is all zero: it is not the address of any device")]
     ZeroGid,
+
+    /// The object was made by the process that this one was forked from. It can't be used here: the
+    /// device would take this process's requests for the other's.
+    #[error(
+        "{device} was opened by the process that this one was forked from: open it again here, and \
+         make everything else anew"
+    )]
+    ForkedProcess {
+        /// Name of the device.
+        device: String,
+    },
+
+    /// A copy into memory of the caller's that was registered without
+    /// [`Access::LOCAL`](crate::Access::LOCAL), and so may be mapped for reading only.
+    #[error(
+        "the region's memory was registered with {access}, and only Access::LOCAL demands memory that \
+         can be written: register it with that to copy bytes in"
+    )]
+    ReadOnlyMemory {
+        /// The region's access.
+        access: Access,
+    },
 
     /// An argument that cannot be right.
     #[error("{what}: {reason}")]
@@ -242,84 +266,9 @@ impl From<VerbError> for Error {
     }
 }
 
-/// Something that a device or the installed library may lack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Feature {
-    /// RDMA read.
-    RdmaRead,
-    /// RDMA write, with and without immediate data.
-    RdmaWrite,
-    /// A limit on receiver-not-ready retries.
-    RnrRetry,
-    /// The sender's GID in a receive completion.
-    SourceGid,
-    /// Receive completions of writes with immediate data without a posted receive.
-    UnsolicitedWriteRecv,
-    /// Completion events.
-    CompletionChannel,
-    /// Registration of dmabuf memory.
-    DmaBuf,
-    /// Access to the queues' memory.
-    DirectPath,
-    /// A service level other than 0.
-    ServiceLevel,
-}
-
-impl fmt::Display for Feature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::RdmaRead => "RDMA read",
-            Self::RdmaWrite => "RDMA write",
-            Self::RnrRetry => "limit for receiver-not-ready retries",
-            Self::SourceGid => "source GID in completions",
-            Self::UnsolicitedWriteRecv => "unsolicited receive of writes with immediate data",
-            Self::CompletionChannel => "completion events",
-            Self::DmaBuf => "dmabuf registration",
-            Self::DirectPath => "direct access to the queues",
-            Self::ServiceLevel => "choice of a service level",
-        })
-    }
-}
-
-/// A quantity that devices limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Limit {
-    /// Requests in a send queue.
-    SendDepth,
-    /// Requests in a receive queue.
-    RecvDepth,
-    /// Scatter/gather entries of a send.
-    SendSge,
-    /// Scatter/gather entries of a receive.
-    RecvSge,
-    /// Bytes of inline data.
-    InlineData,
-    /// Entries of a completion queue.
-    CompletionQueueDepth,
-    /// Bytes of a registration.
-    RegionSize,
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SendDepth => "a send queue depth",
-            Self::RecvDepth => "a receive queue depth",
-            Self::SendSge => "a number of buffers per send",
-            Self::RecvSge => "a number of buffers per receive",
-            Self::InlineData => "an inline size",
-            Self::CompletionQueueDepth => "a completion queue depth",
-            Self::RegionSize => "a region size",
-        })
-    }
-}
-
-fn hint(advice: &Option<&'static str>) -> String {
-    advice
-        .map(|advice| format!("; {advice}"))
-        .unwrap_or_default()
+fn hint(advice: &Option<impl AsRef<str>>) -> String {
+    let text = |advice: &_| format!("; {}", AsRef::<str>::as_ref(advice));
+    advice.as_ref().map(text).unwrap_or_default()
 }
 
 fn list_of(names: &[String]) -> String {

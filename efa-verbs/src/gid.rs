@@ -1,18 +1,40 @@
 //! GIDs: the address of a device.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{AddrParseError, Ipv6Addr};
+use std::str::FromStr;
 
 use efa_sys::ibv_gid;
 
-/// The 16 bytes, in network order, by which other devices reach this one. Looks like an IPv6
-/// address and is shown as one, but no IP stack has it.
+/// The 16-byte global identifier of an EFA device, in network order, by which other devices reach it.
+///
+/// It is written like an IPv6 address, which is how the tools of rdma-core print it, but no IP stack
+/// has it.
+///
+/// ```
+/// use efa_verbs::Gid;
+///
+/// let gid: Gid = "fe80::1".parse()?;
+/// assert_eq!(gid.to_bytes()[15], 1);
+/// assert!(!gid.is_zero());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Gid(pub [u8; 16]);
+pub struct Gid([u8; 16]);
 
 impl Gid {
+    /// A GID from its bytes, in network order.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes, in network order.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
     /// Whether every byte is 0: what an unset table entry holds, and nobody's address.
-    pub fn is_zero(&self) -> bool {
+    pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }
 
@@ -26,15 +48,11 @@ impl Gid {
     }
 }
 
-impl From<[u8; 16]> for Gid {
-    fn from(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-}
+impl FromStr for Gid {
+    type Err = AddrParseError;
 
-impl From<Gid> for [u8; 16] {
-    fn from(gid: Gid) -> Self {
-        gid.0
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse::<Ipv6Addr>().map(|ip| Self(ip.octets()))
     }
 }
 
@@ -55,9 +73,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_survive_the_c_union() {
+    fn bytes_survive_the_c_union_and_the_text() {
         let gid = Gid(std::array::from_fn(|i| i as u8));
         assert_eq!(Gid::from_raw(gid.to_raw()), gid);
+        assert_eq!(gid.to_string().parse(), Ok(gid));
+        assert!("fe80::1%eth0".parse::<Gid>().is_err());
     }
 
     #[test]

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::io;
 use std::mem;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use efa_sys as sys;
 
 use crate::context::PORT;
-use crate::direct::Peer;
 use crate::domain::ProtectionDomain;
 use crate::error::{Error, Result};
 use crate::gid::Gid;
+use crate::request::Destination;
 
 struct Inner {
     ah: NonNull<sys::ibv_ah>,
@@ -29,6 +29,9 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.domain.context().process().is_here() {
+            return;
+        }
         // SAFETY: came from ibv_create_ah and is destroyed once. That every request naming it has
         // completed is what the unsafe posting functions demand.
         let error = unsafe { sys::ibv_destroy_ah(self.ah.as_ptr()) };
@@ -55,8 +58,24 @@ impl fmt::Debug for AddressHandle {
     }
 }
 
+impl ProtectionDomain {
+    /// Makes the handle by which requests name the device `gid`. One handle serves every queue pair
+    /// there, and a device has a limited number, so keep and share them.
+    ///
+    /// A responder too must hold a handle for the requester's GID before it accepts RDMA.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ZeroGid`]; [`Error::Verb`]: EINVAL for an address that cannot be reached, ENOMEM
+    /// when the device's table is full; [`Error::ForkedProcess`].
+    pub fn create_address_handle(&self, gid: Gid) -> Result<AddressHandle> {
+        AddressHandle::create(self.clone(), gid)
+    }
+}
+
 impl AddressHandle {
-    pub(crate) fn create(domain: ProtectionDomain, gid: Gid) -> Result<Self> {
+    fn create(domain: ProtectionDomain, gid: Gid) -> Result<Self> {
+        domain.context().check_process()?;
         if gid.is_zero() {
             return Err(Error::ZeroGid);
         }
@@ -128,50 +147,5 @@ impl AddressHandle {
             queue_key,
             number: self.0.number,
         }
-    }
-}
-
-/// Where a request goes: a copy of an address handle's pointer and number with the remote queue pair
-/// and its queue key. It does not keep the handle alive; that is the poster's duty.
-#[derive(Clone, Copy)]
-pub struct Destination {
-    pub(crate) ah: *mut sys::ibv_ah,
-    pub(crate) queue_pair: u32,
-    pub(crate) queue_key: u32,
-    pub(crate) number: u16,
-}
-
-impl Destination {
-    /// No destination: nothing may be posted to it.
-    pub const NOWHERE: Self = Self {
-        ah: ptr::null_mut(),
-        queue_pair: 0,
-        queue_key: 0,
-        number: 0,
-    };
-
-    /// What the direct path puts into an entry. EFA's queue pair numbers have 16 bits.
-    #[inline]
-    pub(crate) fn peer(&self) -> Peer {
-        Peer {
-            handle: self.number,
-            queue_pair: self.queue_pair as u16,
-            queue_key: self.queue_key,
-        }
-    }
-}
-
-// SAFETY: the pointer is only followed by the unsafe posting functions, whose caller vouches for
-// the handle.
-unsafe impl Send for Destination {}
-// SAFETY: as above.
-unsafe impl Sync for Destination {}
-
-impl fmt::Debug for Destination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Destination")
-            .field("address_handle", &self.number)
-            .field("queue_pair", &self.queue_pair)
-            .finish_non_exhaustive()
     }
 }

@@ -34,34 +34,40 @@ mod caller_memory;
 mod channel;
 mod completion;
 mod context;
+mod copies;
 mod device;
-pub mod direct;
+mod direct;
 mod domain;
 mod errno;
 mod error;
 mod gid;
 mod handle;
+mod process;
 mod queue;
-pub mod queue_pair;
+mod queue_pair;
 mod region;
+mod request;
+mod status;
 mod thread_domain;
+mod types;
 
-pub use attributes::{Capabilities, DeviceAttributes, PortAttributes};
+pub use attributes::{DeviceAttributes, PortAttributes};
 pub use buffer::{Buffer, Pages};
 pub use caller_memory::CallerMemory;
 pub use channel::CompletionChannel;
-pub use completion::{Received, RecvCompletion, SendCompletion, TakeSend, VendorStatus};
-pub use context::Context;
-pub use device::{Device, devices, fork_init, open_by_name};
+pub use completion::{RecvCompletion, RecvKind, SendCompletion};
+pub use context::{Context, devices, open_by_name};
+pub use device::Device;
 pub use domain::ProtectionDomain;
-pub use error::{Error, Feature, Limit, Result, VerbError};
+pub use error::{Error, Result, VerbError};
 pub use gid::Gid;
-pub use handle::{AddressHandle, Destination};
-pub use queue_pair::{
-    DEFAULT_QUEUE_KEY, DataPath, Operation, Operations, QpState, QueuePair, QueuePairConfig,
-    ReceiveRequest, RemoteMemory,
-};
-pub use region::{Access, MemoryRegion, Sge};
+pub use handle::AddressHandle;
+pub use process::{ProcessMark, fork_init};
+pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairConfig};
+pub use region::{MemoryRegion, RegionWatch};
+pub use request::{Destination, ReceiveRequest, RemoteMemory, Request, Sge};
+pub use status::{CompletionOf, Side, StatusExplanation, VendorStatus};
+pub use types::{Access, DataPath, DeviceCapabilities, Feature, Limit, Operations, QpState};
 
 /// What the loaded rdma-core offers: the highest `EFA_1.x` symbol version, as `x`. 4 and above have
 /// the direct path.

@@ -68,6 +68,9 @@ impl ThreadDomain {
 
 impl Drop for ThreadDomain {
     fn drop(&mut self) {
+        if !self.domain.context().process().is_here() {
+            return;
+        }
         // SAFETY: both were made by `create` and are freed once, the parent first; the queue pair
         // and its completion queues are gone (see the order of fields in `QueuePair`).
         let (parent, thread) = unsafe {

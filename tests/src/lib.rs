@@ -47,7 +47,7 @@ pub use skips::{Skip, skip};
 pub use soft::{preload_library, soft_efa_dir, take_off};
 pub use test::{Counters, Test};
 pub use transport::{Pair, done, ended, introduce, refused, region};
-pub use verbs::{Address, Node, Remote};
+pub use verbs::{Address, Node, Remote, read, send, write};
 
 /// The example of the workspace's README compiles.
 #[cfg(doctest)]

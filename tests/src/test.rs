@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use efa_transport::Domain;
-use efa_verbs::{Capabilities, Device};
+use efa_verbs::{Device, DeviceCapabilities};
 use soft_efa::ctl::Client;
 use soft_efa::options::Options;
 
@@ -187,7 +187,7 @@ impl Test {
     }
 
     /// Ends the test as skipped unless the first device has these capabilities.
-    pub fn need(&self, capabilities: Capabilities) -> Result<()> {
+    pub fn need(&self, capabilities: DeviceCapabilities) -> Result<()> {
         let device = self.device()?;
         let has = device.open()?.attributes().capabilities;
         if has.contains(capabilities) {

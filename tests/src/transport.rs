@@ -110,10 +110,10 @@ pub fn region(domain: &Domain, bytes: &[u8]) -> Result<Region> {
     buffer.copy_from_slice(bytes);
     let can = domain.attributes().capabilities;
     let mut access = Access::LOCAL;
-    if can.contains(efa_verbs::Capabilities::RDMA_READ) {
+    if can.contains(efa_verbs::DeviceCapabilities::RDMA_READ) {
         access = access | Access::REMOTE_READ;
     }
-    if can.contains(efa_verbs::Capabilities::RDMA_WRITE) {
+    if can.contains(efa_verbs::DeviceCapabilities::RDMA_WRITE) {
         access = access | Access::REMOTE_WRITE;
     }
     Ok(domain.register(buffer, access)?)

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use efa_verbs::{
     Access, AddressHandle, Buffer, Context, DEFAULT_QUEUE_KEY, Destination, Gid, MemoryRegion,
     ProtectionDomain, QueuePair, QueuePairConfig, ReceiveRequest, RecvCompletion, RemoteMemory,
-    SendCompletion, Sge,
+    Request, SendCompletion, Sge,
 };
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,25 @@ impl From<&MemoryRegion> for Remote {
             rkey: region.rkey(),
         }
     }
+}
+
+/// The request of an RDMA write.
+pub fn write(local: Sge, remote: RemoteMemory, immediate: Option<u32>) -> Request<'static> {
+    Request::Write {
+        local,
+        remote,
+        immediate,
+    }
+}
+
+/// The request of an RDMA read.
+pub fn read(local: Sge, remote: RemoteMemory) -> Request<'static> {
+    Request::Read { local, remote }
+}
+
+/// The request of a send.
+pub fn send(local: &[Sge], immediate: Option<u32>) -> Request<'_> {
+    Request::Send { local, immediate }
 }
 
 /// A device with one queue pair. Regions and address handles that it makes live as long as the
@@ -110,7 +129,7 @@ impl Node {
     /// Where this node can be reached.
     pub fn address(&self) -> Result<Address> {
         Ok(Address {
-            gid: self.context().gid()?.0,
+            gid: self.context().gid()?.to_bytes(),
             queue_pair: self.pair.number(),
         })
     }
@@ -119,10 +138,10 @@ impl Node {
     pub fn region(&mut self, bytes: &[u8]) -> Result<MemoryRegion> {
         let can = self.context().attributes().capabilities;
         let mut access = Access::LOCAL;
-        if can.contains(efa_verbs::Capabilities::RDMA_READ) {
+        if can.contains(efa_verbs::DeviceCapabilities::RDMA_READ) {
             access = access | Access::REMOTE_READ;
         }
-        if can.contains(efa_verbs::Capabilities::RDMA_WRITE) {
+        if can.contains(efa_verbs::DeviceCapabilities::RDMA_WRITE) {
             access = access | Access::REMOTE_WRITE;
         }
         self.region_for(bytes, access)
@@ -145,7 +164,7 @@ impl Node {
         let handle = match handles.entry(address.gid) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(domain.create_address_handle(Gid(address.gid))?)
+                entry.insert(domain.create_address_handle(Gid::from_bytes(address.gid))?)
             }
         };
         Ok(handle.destination(address.queue_pair, DEFAULT_QUEUE_KEY))
@@ -157,7 +176,7 @@ impl Node {
         for (id, local, remote) in list {
             // SAFETY: a session is open. Regions and handles are kept until the queue pair is gone,
             // and their bytes are only reached by copying.
-            unsafe { self.pair.push_write(*id, to, *remote, *local) };
+            unsafe { self.pair.push(*id, to, write(*local, *remote, None)) };
         }
         Ok(self.pair.session_complete()?)
     }
@@ -167,7 +186,7 @@ impl Node {
         self.pair.session_start()?;
         for (id, local, remote) in list {
             // SAFETY: as for `write`.
-            unsafe { self.pair.push_read(*id, to, *remote, *local) };
+            unsafe { self.pair.push(*id, to, read(*local, *remote)) };
         }
         Ok(self.pair.session_complete()?)
     }
@@ -183,7 +202,10 @@ impl Node {
     ) -> Result<()> {
         self.pair.session_start()?;
         // SAFETY: as for `write`.
-        unsafe { self.pair.push_write_imm(id, to, remote, local, immediate) };
+        unsafe {
+            self.pair
+                .push(id, to, write(local, remote, Some(immediate)))
+        };
         Ok(self.pair.session_complete()?)
     }
 
@@ -192,7 +214,7 @@ impl Node {
         self.pair.session_start()?;
         for (id, local) in list {
             // SAFETY: as for `write`.
-            unsafe { self.pair.push_send(*id, to, *local) };
+            unsafe { self.pair.push(*id, to, send(&[*local], None)) };
         }
         Ok(self.pair.session_complete()?)
     }

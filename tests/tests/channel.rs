@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use efa_tests::{Node, Remote, Test, run, skip, under};
 use efa_verbs::{
-    Capabilities, DataPath, Error, Feature, Operations, QueuePairConfig, RecvCompletion,
+    DataPath, DeviceCapabilities, Error, Feature, Operations, QueuePairConfig, RecvCompletion,
     SendCompletion,
 };
 
@@ -188,7 +188,7 @@ fn a_device_without_events_is_named() {
 fn a_queue_pair_with_unread_events_can_be_dropped() {
     run(|t| {
         t.need_loopback()?;
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         for _ in 0..20 {
             let mut node = Node::new(t, &config(t)?)?;
             let region = node.region(&[1; 64])?;

@@ -5,11 +5,11 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use efa_tests::{Rng, Test, run, skip};
+use efa_tests::{Rng, Test, read, run, send, skip, write};
 use efa_verbs::{
     Access, AddressHandle, Buffer, DEFAULT_QUEUE_KEY, DataPath, Destination, Error, MemoryRegion,
     Operations, ProtectionDomain, QueuePair, QueuePairConfig, ReceiveRequest, RecvCompletion,
-    RemoteMemory, SendCompletion, Sge, VendorStatus,
+    RemoteMemory, Request, SendCompletion, Sge, VendorStatus,
 };
 
 const DEPTH: u32 = 32;
@@ -94,7 +94,7 @@ impl SendQueue {
 
 /// One request, as both sides are to post it.
 #[derive(Clone, Debug)]
-enum Request {
+enum Posted {
     Write(RemoteMemory, Sge),
     WriteImm(RemoteMemory, Sge, u32),
     Read(RemoteMemory, Sge),
@@ -137,25 +137,25 @@ impl Maker<'_> {
         self.rng.next_u64() as u32
     }
 
-    fn request(&mut self) -> Result<Request> {
+    fn request(&mut self) -> Result<Posted> {
         Ok(match self.rng.below(7) {
-            0 => Request::Write(self.there(), self.sge()?),
-            1 => Request::WriteImm(self.there(), self.sge()?, self.immediate()),
-            2 => Request::Read(self.there(), self.sge()?),
-            3 => Request::Send(self.sge()?),
-            4 => Request::SendImm(self.sge()?, self.immediate()),
+            0 => Posted::Write(self.there(), self.sge()?),
+            1 => Posted::WriteImm(self.there(), self.sge()?, self.immediate()),
+            2 => Posted::Read(self.there(), self.sge()?),
+            3 => Posted::Send(self.sge()?),
+            4 => Posted::SendImm(self.sge()?, self.immediate()),
             5 => {
                 let pieces = (0..=self.rng.below(2))
                     .map(|_| self.sge())
                     .collect::<Result<_>>()?;
                 let immediate = self.rng.one_in(2).then(|| self.immediate());
-                Request::List(pieces, immediate)
+                Posted::List(pieces, immediate)
             }
             _ => {
                 let length = self.rng.below(33) as usize;
                 let bytes = self.rng.bytes(length);
                 let immediate = self.rng.one_in(2).then(|| self.immediate());
-                Request::Inline(bytes, immediate)
+                Posted::Inline(bytes, immediate)
             }
         })
     }
@@ -166,18 +166,29 @@ impl Maker<'_> {
 /// # Safety
 ///
 /// A session is open; memory and address handle outlive the queue pair.
-unsafe fn push(pair: &mut QueuePair, id: u64, to: &Destination, request: &Request) {
+unsafe fn push(pair: &mut QueuePair, id: u64, to: &Destination, request: &Posted) {
     // SAFETY: the caller's promise.
     unsafe {
-        match request {
-            Request::Write(there, here) => pair.push_write(id, to, *there, *here),
-            Request::WriteImm(there, here, imm) => pair.push_write_imm(id, to, *there, *here, *imm),
-            Request::Read(there, here) => pair.push_read(id, to, *there, *here),
-            Request::Send(here) => pair.push_send(id, to, *here),
-            Request::SendImm(here, imm) => pair.push_send_imm(id, to, *here, *imm),
-            Request::List(pieces, imm) => pair.push_send_list(id, to, pieces, *imm),
-            Request::Inline(bytes, imm) => pair.push_send_inline(id, to, bytes, *imm),
-        }
+        let (one, many);
+        let request = match request {
+            Posted::Write(there, here) => write(*here, *there, None),
+            Posted::WriteImm(there, here, imm) => write(*here, *there, Some(*imm)),
+            Posted::Read(there, here) => read(*here, *there),
+            Posted::Send(here) => {
+                one = [*here];
+                send(&one, None)
+            }
+            Posted::SendImm(here, imm) => {
+                many = [*here];
+                send(&many, Some(*imm))
+            }
+            Posted::List(pieces, imm) => send(pieces, *imm),
+            Posted::Inline(bytes, immediate) => Request::SendInline {
+                bytes,
+                immediate: *immediate,
+            },
+        };
+        pair.push(id, to, request);
     }
 }
 
@@ -210,7 +221,7 @@ impl Side {
         &mut self,
         first: u64,
         to: &Destination,
-        requests: &[Request],
+        requests: &[Posted],
         abort: bool,
     ) -> Result<bool> {
         self.pair.session_start()?;
@@ -298,8 +309,8 @@ fn differ(t: &Test) -> Result<()> {
         return Err(skip("the direct path needs rdma-core 59"));
     }
     let context = t.device()?.open()?;
-    t.need(efa_verbs::Capabilities::RDMA_READ)?;
-    t.need(efa_verbs::Capabilities::RDMA_WRITE)?;
+    t.need(efa_verbs::DeviceCapabilities::RDMA_READ)?;
+    t.need(efa_verbs::DeviceCapabilities::RDMA_WRITE)?;
     let domain = context.alloc_pd()?;
     let handle: AddressHandle = domain.create_address_handle(context.gid()?)?;
     let everything = Access::LOCAL | Access::REMOTE_READ | Access::REMOTE_WRITE;

@@ -8,12 +8,12 @@ use efa_transport::{
     Access, Await, Buffer, Config, Connection, Domain, Endpoint, EndpointAddress, Error,
     FailureKind, Full, Get, Gid, Gone, Put, RemoteRegion, Send,
 };
-use efa_verbs::{Capabilities, Limit, Operations, QpState, QueuePairConfig, VendorStatus};
+use efa_verbs::{DeviceCapabilities, Limit, Operations, QpState, QueuePairConfig, VendorStatus};
 
 const BYTES: [u8; 3000] = [7; 3000];
 
 fn pair(t: &Test) -> Result<Pair> {
-    t.need(Capabilities::RDMA_READ | Capabilities::RDMA_WRITE)?;
+    t.need(DeviceCapabilities::RDMA_READ | DeviceCapabilities::RDMA_WRITE)?;
     Pair::new(t, Config::default())
 }
 
@@ -213,7 +213,7 @@ fn a_panic_inside_a_batch_posts_nothing_and_the_endpoint_goes_on() {
 #[test]
 fn posting_before_connecting_is_refused_with_the_state() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let domain = t.domain()?;
         let mut a = Connection::new(&domain, Config::default())?;
@@ -424,10 +424,10 @@ fn a_wrong_rkey_ends_as_a_refused_address() {
         let wrong = RemoteRegion::new(right.addr(), right.len(), right.rkey() ^ 0x5555)?;
         let put = pair.a.put(pair.ab, &local, wrong)?;
         let status = refused(&mut pair.a, put)?;
-        ensure!(status == VendorStatus::REMOTE_BAD_ADDRESS.0, "{status}");
+        ensure!(status == VendorStatus::BAD_ADDRESS.0, "{status}");
         let get = pair.a.get(pair.ab, &local, wrong)?;
         let status = refused(&mut pair.a, get)?;
-        ensure!(status == VendorStatus::REMOTE_BAD_ADDRESS.0, "{status}");
+        ensure!(status == VendorStatus::BAD_ADDRESS.0, "{status}");
         ensure!(target.to_vec(..)? == [0; 64]);
         pair.works(&BYTES)
     });
@@ -448,7 +448,7 @@ fn a_remote_range_outside_its_region_ends_as_a_refused_address() {
             let put = pair.a.put(pair.ab, &local, wrong)?;
             let failed = ended(&mut pair.a, put)?;
             let failure = failed.result.unwrap_err();
-            let status = VendorStatus::REMOTE_BAD_ADDRESS.0;
+            let status = VendorStatus::BAD_ADDRESS.0;
             ensure!(failure.vendor_status() == Some(status), "{what}: {failure}");
             ensure!(
                 failure.peer_address() == Some(pair.b.address()),
@@ -469,13 +469,13 @@ fn memory_without_the_access_for_it_is_not_touched() {
             .domain
             .register(Buffer::zeroed(64)?, Access::LOCAL | Access::REMOTE_READ)?;
         let put = pair.a.put(pair.ab, &local, readable.remote()?)?;
-        ensure!(refused(&mut pair.a, put)? == VendorStatus::REMOTE_BAD_ADDRESS.0);
+        ensure!(refused(&mut pair.a, put)? == VendorStatus::BAD_ADDRESS.0);
         ensure!(readable.to_vec(..)? == [0; 64]);
         let writable = pair
             .domain
             .register(Buffer::zeroed(64)?, Access::REMOTE_WRITE)?;
         let get = pair.a.get(pair.ab, &local, writable.remote()?)?;
-        ensure!(refused(&mut pair.a, get)? == VendorStatus::REMOTE_BAD_ADDRESS.0);
+        ensure!(refused(&mut pair.a, get)? == VendorStatus::BAD_ADDRESS.0);
         ensure!(local.to_vec(..)? == [1; 64]);
         pair.works(&BYTES)
     });
@@ -505,7 +505,7 @@ fn memory_of_another_domain_is_refused_before_anything_is_posted() {
 #[test]
 fn unregistered_local_memory_ends_as_an_invalid_key() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let config = QueuePairConfig {
             operations: Operations::SEND | Operations::WRITE,
@@ -535,7 +535,7 @@ fn unregistered_local_memory_ends_as_an_invalid_key() {
 #[test]
 fn a_peer_without_a_handle_for_us_refuses_rdma_until_it_connects() {
     run(|t| {
-        t.need(Capabilities::RDMA_READ | Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_READ | DeviceCapabilities::RDMA_WRITE)?;
         // The handle is one per device and domain, so the ends need two domains.
         t.need_loopback()?;
         let (here, there) = (t.domain()?, t.domain()?);
@@ -546,7 +546,7 @@ fn a_peer_without_a_handle_for_us_refuses_rdma_until_it_connects() {
         let (local, target) = (region(&here, &[1; 64])?, region(&there, &[0; 64])?);
         let put = a.put(ab, &local, target.remote()?)?;
         let failure = ended(&mut a, put)?.result.unwrap_err();
-        let expected = VendorStatus::REMOTE_UNKNOWN_PEER.0;
+        let expected = VendorStatus::UNKNOWN_PEER.0;
         ensure!(
             failure.kind()
                 == FailureKind::Device {
@@ -555,8 +555,8 @@ fn a_peer_without_a_handle_for_us_refuses_rdma_until_it_connects() {
             "{failure}"
         );
         let advice = failure
-            .advice()
-            .map(|advice| advice.to_string())
+            .explain()
+            .map(|why| why.to_string())
             .unwrap_or_default();
         ensure!(advice.contains("connect"), "{advice}");
         b.connect(a.address())?;
@@ -570,7 +570,7 @@ fn a_peer_without_a_handle_for_us_refuses_rdma_until_it_connects() {
 #[test]
 fn sizes_that_do_not_fit_are_refused_with_both() {
     run(|t| {
-        t.need(Capabilities::RDMA_READ | Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_READ | DeviceCapabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let domain = t.domain()?;
         let mut a = Connection::new(&domain, Config::default())?;

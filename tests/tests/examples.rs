@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use efa_tests::{Process, Test, here, take_off};
-use efa_verbs::Capabilities;
+use efa_verbs::DeviceCapabilities;
 
 /// Where cargo puts the example, beside the folder of this program.
 fn program(name: &str) -> Result<PathBuf> {
@@ -38,7 +38,7 @@ fn program(name: &str) -> Result<PathBuf> {
 }
 
 fn example(t: &Test, name: &str) -> Result<()> {
-    t.need(Capabilities::RDMA_READ | Capabilities::RDMA_WRITE)?;
+    t.need(DeviceCapabilities::RDMA_READ | DeviceCapabilities::RDMA_WRITE)?;
     t.need_loopback()?;
     let mut process = Process::start(name, &mut Command::new(program(name)?))?;
     let status = process.wait(Duration::from_secs(90))?;

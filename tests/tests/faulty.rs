@@ -134,8 +134,8 @@ fn a_link_that_stays_cut_is_a_failure_of_the_transfer_and_heals() {
             let failure = ended(&mut pair.a, put)?.result.unwrap_err();
             let status = VendorStatus(failure.vendor_status().unwrap_or(0));
             ensure!(
-                status == VendorStatus::UNRESPONSIVE_REMOTE
-                    || status == VendorStatus::UNREACHABLE_REMOTE,
+                status == VendorStatus::UNRESPONSIVE_PEER
+                    || status == VendorStatus::UNREACHABLE_PEER,
                 "cut={cut}: {failure}"
             );
             t.set_faults("timeout=500ms")?;
@@ -253,7 +253,7 @@ fn a_peer_whose_device_stands_still_is_unresponsive_and_comes_back() {
             let source = region(endpoint.domain(), &[3; LENGTH])?;
             let lost = endpoint.put(peer.peer, &source, peer.memory)?;
             let failure = ended(&mut endpoint, lost)?.result.unwrap_err();
-            let expected = VendorStatus::UNRESPONSIVE_REMOTE.0;
+            let expected = VendorStatus::UNRESPONSIVE_PEER.0;
             ensure!(failure.vendor_status() == Some(expected), "{failure}");
             t.ctl_of(&peer.process)?.resume()?;
             peer.fill(&mut endpoint, 4)?;

@@ -64,7 +64,7 @@ impl Side {
 
 fn domain(t: &Test) -> Result<Domain> {
     let domain = Domain::new(&t.device()?.open()?)?;
-    t.need(efa_verbs::Capabilities::RDMA_WRITE)?;
+    t.need(efa_verbs::DeviceCapabilities::RDMA_WRITE)?;
     Ok(domain)
 }
 

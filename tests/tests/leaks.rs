@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use efa_tests::{Node, Pair, Remote, Test, alone, footprint};
 use efa_transport::{Config, ReceivePool};
-use efa_verbs::{Capabilities, Operations, QueuePairConfig};
+use efa_verbs::{DeviceCapabilities, Operations, QueuePairConfig};
 
 const ROUNDS: usize = 1000;
 
@@ -41,7 +41,7 @@ fn transport_round(t: &Test, bytes: &[u8]) -> Result<()> {
 }
 
 fn leaves_nothing(t: &Test, round: fn(&Test, &[u8]) -> Result<()>) -> Result<()> {
-    t.need(Capabilities::RDMA_WRITE)?;
+    t.need(DeviceCapabilities::RDMA_WRITE)?;
     t.need_loopback()?;
     let bytes = t.rng().bytes(3000);
     // What is made once and kept (the provider, the engine's thread, the allocator) comes first.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use efa_tests::{Pair, Test, done, ended, region, run, under};
 use efa_transport::{Config, Endpoint, Error, FailureKind, Gone, Put, ReceivePool};
-use efa_verbs::{Capabilities, QpState};
+use efa_verbs::{DeviceCapabilities, QpState};
 
 #[test]
 fn closing_waits_for_what_is_under_way() {
@@ -150,12 +150,12 @@ fn to_oneself(t: &Test, profile: &str) -> Result<()> {
         region(&domain, &bytes)?,
         region(&domain, &vec![0; bytes.len()])?,
     );
-    if can.contains(Capabilities::RDMA_WRITE) {
+    if can.contains(DeviceCapabilities::RDMA_WRITE) {
         let put = endpoint.put(me, &source, target.remote()?)?;
         ensure!(done(&mut endpoint, put)?.bytes == 300_000);
         ensure!(target.to_vec(..)? == bytes);
     }
-    if can.contains(Capabilities::RDMA_READ) {
+    if can.contains(DeviceCapabilities::RDMA_READ) {
         target.copy_in(0, &vec![0; bytes.len()])?;
         let get = endpoint.get(me, &target, source.remote()?)?;
         done(&mut endpoint, get)?;
@@ -202,7 +202,7 @@ fn a_transfer_to_oneself_works_on_p6() {
 #[test]
 fn a_program_can_sleep_until_something_completes() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         let config = Config {
             events: true,
             spin: Duration::ZERO,
@@ -246,7 +246,7 @@ fn a_program_can_sleep_until_something_completes() {
 #[test]
 fn one_endpoint_per_thread_on_a_shared_domain_with_shared_memory() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let domain = t.domain()?;
         let bytes = t.rng().bytes(100_000);

@@ -7,7 +7,9 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use efa_tests::{Node, Remote, Test, run, skip};
-use efa_verbs::{Access, Buffer, Capabilities, Error, Feature, Operations, Pages, QueuePairConfig};
+use efa_verbs::{
+    Access, Buffer, DeviceCapabilities, Error, Feature, Operations, Pages, QueuePairConfig,
+};
 
 fn config(t: &Test) -> Result<QueuePairConfig> {
     let can = t.device()?.open()?.attributes().capabilities;
@@ -33,7 +35,7 @@ fn memory_file(len: u64) -> Result<File> {
 fn a_dmabuf_is_named_by_the_addresses_it_was_given() {
     run(|t| {
         t.need_soft_efa()?;
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let mut node = Node::new(t, &config(t)?)?;
         let file = memory_file(1 << 16)?;
@@ -189,7 +191,7 @@ fn an_empty_region_is_refused_and_a_read_only_one_is_not_written() {
 #[test]
 fn a_sender_is_known_by_its_handle_and_otherwise_by_its_gid() {
     run(|t| {
-        t.need(Capabilities::CQ_WITH_SGID)?;
+        t.need(DeviceCapabilities::CQ_WITH_SGID)?;
         t.need_loopback()?;
         let config = QueuePairConfig {
             source_gid: true,
@@ -209,11 +211,13 @@ fn a_sender_is_known_by_its_handle_and_otherwise_by_its_gid() {
         ensure!(stranger.src_qp == address.queue_pair, "{stranger:?}");
         ensure!(stranger.src_handle.is_none(), "{stranger:?}");
         ensure!(
-            stranger.src_gid.map(|gid| gid.0) == Some(address.gid),
+            stranger.src_gid.map(efa_verbs::Gid::to_bytes) == Some(address.gid),
             "{stranger:?}"
         );
 
-        let handle = b.domain().create_address_handle(address.gid.into())?;
+        let handle = b
+            .domain()
+            .create_address_handle(efa_verbs::Gid::from_bytes(address.gid))?;
         a.send(&to, &[(2, source.sge(0, 16)?)])?;
         a.sent_well(1)?;
         let known = b.received(1)?[0];

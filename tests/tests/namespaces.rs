@@ -169,7 +169,7 @@ fn both(t: &Test) -> Result<()> {
     write(3)?;
     let status = VendorStatus(writer.recv()?);
     ensure!(
-        status == VendorStatus::UNRESPONSIVE_REMOTE || status == VendorStatus::UNREACHABLE_REMOTE,
+        status == VendorStatus::UNRESPONSIVE_PEER || status == VendorStatus::UNREACHABLE_PEER,
         "over no cable: {status}"
     );
     hosts.link(0, true)?;

@@ -3,8 +3,13 @@
 use anyhow::{Result, bail, ensure};
 use efa_tests::{Node, Test, run, skip, under};
 use efa_verbs::{
-    DataPath, Error, Limit, Operations, QueuePairConfig, SendCompletion, efa_symbol_version,
+    DataPath, Error, Limit, Operations, QueuePairConfig, Request, SendCompletion,
+    efa_symbol_version,
 };
+
+fn inline(bytes: &[u8], immediate: Option<u32>) -> Request<'_> {
+    Request::SendInline { bytes, immediate }
+}
 
 fn config(t: &Test) -> Result<QueuePairConfig> {
     let can = t.device()?.open()?.attributes().capabilities;
@@ -42,13 +47,13 @@ fn exercise(node: &mut Node) -> Result<()> {
 fn locks_are_off_where_that_is_safe_and_on_elsewhere() {
     run(|t| {
         let domain = t.device()?.open()?.alloc_pd()?;
-        for lockless in [true, false] {
+        for locks in [true, false] {
             let config = QueuePairConfig {
-                lockless,
+                locks,
                 ..config(t)?
             };
             let pair = domain.create_queue_pair(&config)?;
-            ensure!(pair.is_lockless() == (lockless && efa_symbol_version() >= 5));
+            ensure!(pair.is_lockless() == (!locks && efa_symbol_version() >= 5));
         }
         Ok(())
     });
@@ -115,7 +120,7 @@ fn wide_entries_carry_more_inline_data_in_a_shorter_queue() {
         let pair = node.pair();
         pair.session_start()?;
         // SAFETY: a session is open, and the node keeps its address handles.
-        unsafe { pair.push_send_inline(2, &to, &bytes, Some(5)) };
+        unsafe { pair.push(2, &to, inline(&bytes, Some(5))) };
         pair.session_complete()?;
         node.sent_well(1)?;
         let got = node.received(1)?[0];
@@ -129,7 +134,7 @@ fn wide_entries_carry_more_inline_data_in_a_shorter_queue() {
         let pair = node.pair();
         pair.session_start()?;
         // SAFETY: as above.
-        unsafe { pair.push_send_inline(3, &to, &too_many, None) };
+        unsafe { pair.push(3, &to, inline(&too_many, None)) };
         match pair.session_complete() {
             Err(Error::LimitExceeded {
                 what: Limit::InlineData,

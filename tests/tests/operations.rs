@@ -247,7 +247,9 @@ fn a_peer_that_does_not_answer_holds_up_nobody_else() {
 #[test]
 fn both_directions_at_once_do_not_mix() {
     run(|t| {
-        t.need(efa_verbs::Capabilities::RDMA_READ | efa_verbs::Capabilities::RDMA_WRITE)?;
+        t.need(
+            efa_verbs::DeviceCapabilities::RDMA_READ | efa_verbs::DeviceCapabilities::RDMA_WRITE,
+        )?;
         let mut pair = Pair::new(t, Config::default())?;
         let mut rng = t.rng();
         for _ in 0..10 {

@@ -8,7 +8,7 @@ use efa_transport::{
     Config, Connection, DataPath, Domain, Endpoint, EndpointAddress, Get, Put, RemoteRegion,
     RequestCompletion,
 };
-use efa_verbs::Capabilities;
+use efa_verbs::DeviceCapabilities;
 
 /// What surrounds a transfer in its target, to show that nothing else was written.
 const MARGIN: usize = 64;
@@ -41,7 +41,7 @@ fn finish(connection: &mut Connection, posted: efa_transport::Posted) -> Result<
 }
 
 fn connections(t: &Test) -> Result<(Domain, Connection, Connection)> {
-    t.need(Capabilities::RDMA_READ | Capabilities::RDMA_WRITE)?;
+    t.need(DeviceCapabilities::RDMA_READ | DeviceCapabilities::RDMA_WRITE)?;
     t.need_loopback()?;
     let domain = t.domain()?;
     let mut a = Connection::new(&domain, Config::default())?;
@@ -196,7 +196,7 @@ fn two_processes_put_and_get() {
     const LENGTH: usize = 3 << 20;
     run(|t| match t.role() {
         "main" => {
-            t.need(Capabilities::RDMA_READ | Capabilities::RDMA_WRITE)?;
+            t.need(DeviceCapabilities::RDMA_READ | DeviceCapabilities::RDMA_WRITE)?;
             t.need_loopback()?;
             let child = t.spawn("target")?;
             with_target(t, &child, LENGTH)?;
@@ -223,7 +223,7 @@ fn two_processes_on_two_devices_put_and_get() {
 #[test]
 fn ten_queue_pairs_at_once_do_not_mix_their_bytes() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let domain = t.domain()?;
         let mut pairs = Vec::new();
@@ -251,7 +251,7 @@ fn ten_queue_pairs_at_once_do_not_mix_their_bytes() {
 
 /// Many requests in flight, the data checked.
 fn many_at_once(t: &Test) -> Result<()> {
-    t.need(Capabilities::RDMA_WRITE)?;
+    t.need(DeviceCapabilities::RDMA_WRITE)?;
     t.need_loopback()?;
     let mut pair = Pair::new(t, Config::default())?;
     for round in 0..4 {

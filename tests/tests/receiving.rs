@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use efa_tests::{Pair, Test, done, ended, run, under};
 use efa_transport::{Await, Config, Error, Kind, Put, ReceivePool, Send};
-use efa_verbs::{Capabilities, VendorStatus};
+use efa_verbs::{DeviceCapabilities, VendorStatus};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -114,7 +114,7 @@ fn a_receive_that_is_too_short_fails_on_both_sides() {
 #[test]
 fn a_sender_with_few_retries_learns_that_the_receiver_is_not_ready() {
     run(|t| {
-        t.need(Capabilities::RNR_RETRY)?;
+        t.need(DeviceCapabilities::RNR_RETRY)?;
         let config = Config {
             rnr_retries: Some(1),
             ..Config::default()
@@ -124,7 +124,7 @@ fn a_sender_with_few_retries_learns_that_the_receiver_is_not_ready() {
         let send = pair.a.submit(Send::new(pair.ab, &source))?;
         let failure = ended(&mut pair.a, send)?.result.unwrap_err();
         ensure!(
-            failure.vendor_status() == Some(VendorStatus::REMOTE_RNR.0),
+            failure.vendor_status() == Some(VendorStatus::RNR.0),
             "{failure}"
         );
         let receive = pair.b.recv(&target, 0)?;
@@ -208,7 +208,7 @@ fn count_arrivals(t: &Test, config: Config) -> Result<()> {
 #[test]
 fn unsolicited_writes_are_counted_after_their_bytes_have_landed() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE | Capabilities::UNSOLICITED_WRITE_RECV)?;
+        t.need(DeviceCapabilities::RDMA_WRITE | DeviceCapabilities::UNSOLICITED_WRITE_RECV)?;
         count_arrivals(
             t,
             Config {
@@ -221,7 +221,7 @@ fn unsolicited_writes_are_counted_after_their_bytes_have_landed() {
 #[test]
 fn solicited_writes_are_counted_after_their_bytes_have_landed() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         count_arrivals(
             t,
             Config {

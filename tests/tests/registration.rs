@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use efa_tests::{Pair, alone, done, refused as failed, run, under};
 use efa_transport::registration::RegistrationCache;
 use efa_transport::{Access, Buffer, CallerMemory, Config, Domain, Error, Region};
-use efa_verbs::Capabilities;
+use efa_verbs::DeviceCapabilities;
 
 const PAGE: u64 = 4096;
 
@@ -208,8 +208,8 @@ fn memory_of_another_domain_is_refused() {
 #[test]
 fn read_only_memory_is_sent_and_read_by_peers_and_never_written() {
     run(|t| {
-        t.need(Capabilities::RDMA_READ)?;
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_READ)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         let mut pair = Pair::new(t, Config::default())?;
         let at = pages(2, libc::PROT_READ)?;
         let local = |access| {

@@ -181,7 +181,7 @@ fn a_peer_restarted_under_its_old_number_is_refused_until_it_has_shaken_hands_ag
             for memory in [first.memory, second.memory] {
                 let put = host.endpoint.put(old, &source, memory)?;
                 let failure = ended(&mut host.endpoint, put)?.result.unwrap_err();
-                let expected = VendorStatus::REMOTE_UNKNOWN_PEER.0;
+                let expected = VendorStatus::UNKNOWN_PEER.0;
                 ensure!(failure.vendor_status() == Some(expected), "{failure}");
             }
             second.holds(0)?;

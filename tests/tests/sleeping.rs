@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use efa_tests::{Pair, done, region, run, under};
 use efa_transport::{Await, Completion, Config, Endpoint, Error, PeerId, Put, ReceivePool};
-use efa_verbs::Capabilities;
+use efa_verbs::DeviceCapabilities;
 
 /// How long an event may take. One that was lost takes for ever.
 const LATE: i32 = 30_000;
@@ -115,7 +115,7 @@ fn no_message_is_missed_between_arming_and_sleeping() {
 #[test]
 fn a_receiver_sleeps_until_immediates_have_landed() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let pair = Pair::on(&t.domain()?, sleepy())?;
         let (source, target) = (pair.region(&[1; 100])?, pair.region(&[0; 100])?);
@@ -256,7 +256,7 @@ fn post_cost(t: &efa_tests::Test, count: usize) -> Result<Duration> {
 #[test]
 fn four_threads_post_from_one_region_at_once() {
     run(|t| {
-        t.need(Capabilities::RDMA_WRITE)?;
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
         t.need_loopback()?;
         let alone = post_cost(t, 1)?;
         let four = post_cost(t, 4)?;

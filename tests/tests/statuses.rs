@@ -27,8 +27,8 @@ fn every_device_status_ends_its_operation_alone_with_cause_and_remedy() {
                 "{failure}"
             );
             let advice = failure
-                .advice()
-                .map(|advice| advice.to_string())
+                .explain()
+                .map(|why| why.to_string())
                 .unwrap_or_default();
             ensure!(
                 advice.len() > 40,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use efa_tests::{Node, Pair, Process, Remote, Test, done, here};
 use efa_transport::Config;
-use efa_verbs::{Capabilities, Operations, QueuePairConfig};
+use efa_verbs::{DeviceCapabilities, Operations, QueuePairConfig};
 
 const FOUND: i32 = 77;
 
@@ -60,8 +60,8 @@ fn put_get_and_send_are_clean_under_valgrind() {
             "transfers" => transfers(t),
             "main" => {
                 t.need_program("valgrind", "valgrind")?;
-                t.need(Capabilities::RDMA_READ)?;
-                t.need(Capabilities::RDMA_WRITE)?;
+                t.need(DeviceCapabilities::RDMA_READ)?;
+                t.need(DeviceCapabilities::RDMA_WRITE)?;
                 t.need_loopback()?;
                 let inner = t.command("transfers")?;
                 let mut command = Command::new("valgrind");

@@ -8,7 +8,7 @@ use efa_transport::{
     Await, Config, Domain, Endpoint, EndpointAddress, Error, FailureKind, Full, Gid, Put,
     ReceivePool,
 };
-use efa_verbs::Capabilities;
+use efa_verbs::DeviceCapabilities;
 
 #[test]
 fn a_setting_that_makes_no_sense_is_named_with_what_it_can_be() {

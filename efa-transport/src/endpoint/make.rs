@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use efa_verbs::{Capabilities, Operations, QueuePair, QueuePairConfig};
+use efa_verbs::{DeviceCapabilities, Operations, QueuePair, QueuePairConfig};
 use rustix::event::epoll;
 
 use super::Endpoint;
@@ -113,7 +113,8 @@ impl Made {
             max_inline: u32::from(attributes.inline_buf_size),
             operations,
             completion_channel: config.events,
-            source_gid: capabilities.contains(Capabilities::CQ_WITH_SGID) && receive_depth > 0,
+            source_gid: capabilities.contains(DeviceCapabilities::CQ_WITH_SGID)
+                && receive_depth > 0,
             path: config.path,
             ..QueuePairConfig::default()
         };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem;
 
-use efa_verbs::{Destination, RemoteMemory, Sge};
+use efa_verbs::{Destination, RemoteMemory, Request, Sge};
 
 use super::Queue;
 use super::rules::check_receiver;
@@ -98,12 +98,12 @@ impl Batch<'_> {
             return self.unusual(copied(&wanted, local, remote));
         };
         let (id, to) = (begun.operation, destination(&begun));
-        let here = Sge {
+        let local = Sge {
             addr: local.addr(),
             length,
             lkey: region.lkey(),
         };
-        let there = RemoteMemory {
+        let remote = RemoteMemory {
             addr: remote.addr(),
             rkey: remote.rkey(),
         };
@@ -113,13 +113,15 @@ impl Batch<'_> {
         // pair's domain only. The slice is inside its region, which is writable where the device writes
         // it (`request_length`); regions give out no references.
         unsafe {
-            match wanted.kind {
-                Kind::Put => queue.pair.push_write(id.word, &to, there, here),
-                Kind::Get => queue.pair.push_read(id.word, &to, there, here),
-                _ => queue
-                    .pair
-                    .push_write_imm(id.word, &to, there, here, wanted.immediate),
-            }
+            let request = match wanted.kind {
+                Kind::Get => Request::Read { local, remote },
+                kind => Request::Write {
+                    local,
+                    remote,
+                    immediate: (kind == Kind::PutImmediate).then_some(wanted.immediate),
+                },
+            };
+            queue.pair.push(id.word, &to, request);
         }
         Ok(id)
     }
@@ -213,13 +215,16 @@ impl Batch<'_> {
         // SAFETY: as in `add_transfer`; `check_message` has found the region, if there is one, to be of the
         // queue pair's domain. Bytes without a region are copied by the call.
         unsafe {
-            match (local, immediate) {
-                (None, _) => queue.pair.push_send_inline(id.word, &to, bytes, immediate),
-                (Some(local), None) => queue.pair.push_send(id.word, &to, whole(local)),
-                (Some(local), Some(immediate)) => {
+            match local {
+                None => {
+                    let request = Request::SendInline { bytes, immediate };
+                    queue.pair.push(id.word, &to, request);
+                }
+                Some(local) => {
+                    let local = &[whole(local)];
                     queue
                         .pair
-                        .push_send_imm(id.word, &to, whole(local), immediate);
+                        .push(id.word, &to, Request::Send { local, immediate });
                 }
             }
         }

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::address::Gid;
+use efa_verbs::Gid;
+
 use crate::peers::PeerId;
 use crate::region::Region;
 

@@ -28,8 +28,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
 
-use crate::mark::ProcessMark;
-use efa_verbs::{QpState, QueuePair};
+use efa_verbs::{ProcessMark, QpState, QueuePair};
 
 use crate::domain::Handle;
 use crate::error::{Error, Full, Result};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use efa_verbs::{SendCompletion, TakeSend};
+use efa_verbs::SendCompletion;
 
 use super::Queue;
 use crate::domain::Handle;
@@ -32,7 +32,7 @@ impl Queue {
             take,
             ended: 0,
         };
-        self.pair.poll_send_into(most, &mut ending)?;
+        self.pair.poll_send_each(most, |done| ending.take(done))?;
         Ok(ending.ended as usize)
     }
 
@@ -42,8 +42,12 @@ impl Queue {
         if most == 0 {
             return Ok(0);
         }
-        let mut parking = Parking(&mut self.scheduler);
-        let count = self.pair.poll_send_into(most, &mut parking)?;
+        let scheduler = &mut self.scheduler;
+        let park = |SendCompletion { wr_id, status }| {
+            fence(Ordering::Acquire);
+            scheduler.complete(wr_id, status.0);
+        };
+        let count = self.pair.poll_send_each(most, park)?;
         self.scheduler.peers.sweep();
         Ok(count)
     }
@@ -64,33 +68,19 @@ impl<F> Drop for Ending<'_, F> {
     }
 }
 
-impl<F: FnMut(Completion)> TakeSend for Ending<'_, F> {
+impl<F: FnMut(Completion)> Ending<'_, F> {
     #[inline(always)]
-    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
-        for SendCompletion { wr_id, status } in completions {
-            // What a completed get has written is read by this thread, and by others that it tells, only
-            // after this.
-            fence(Ordering::Acquire);
-            if status.is_ok()
-                && let Some(completion) = self.scheduler.end(wr_id)
-            {
-                self.ended += 1;
-                (self.take)(completion);
-            } else {
-                self.scheduler.complete(wr_id, status.0);
-            }
-        }
-    }
-}
-
-/// Ends the requests whose completions it is given, and parks those of their operations.
-struct Parking<'a>(&'a mut Scheduler<Region, Handle>);
-
-impl TakeSend for Parking<'_> {
-    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
-        for SendCompletion { wr_id, status } in completions {
-            fence(Ordering::Acquire);
-            self.0.complete(wr_id, status.0);
+    fn take(&mut self, SendCompletion { wr_id, status }: SendCompletion) {
+        // What a completed get has written is read by this thread, and by others that it tells, only
+        // after this.
+        fence(Ordering::Acquire);
+        if status.is_ok()
+            && let Some(completion) = self.scheduler.end(wr_id)
+        {
+            self.ended += 1;
+            (self.take)(completion);
+        } else {
+            self.scheduler.complete(wr_id, status.0);
         }
     }
 }

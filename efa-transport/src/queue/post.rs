@@ -260,17 +260,19 @@ unsafe fn push(pair: &mut QueuePair, request: Request<'_, Handle>) {
         length: chunk.length,
         lkey: chunk.lkey,
     };
-    let wr_id = request.wr_id;
+    let immediate = request.immediate;
+    let requested = match request.kind {
+        Kind::Put | Kind::PutImmediate => efa_verbs::Request::Write {
+            local,
+            remote,
+            immediate,
+        },
+        Kind::Get => efa_verbs::Request::Read { local, remote },
+        _ => efa_verbs::Request::Send {
+            local: &[local],
+            immediate,
+        },
+    };
     // SAFETY: the caller's promise.
-    unsafe {
-        match (request.kind, request.immediate) {
-            (Kind::Put | Kind::PutImmediate, None) => pair.push_write(wr_id, &to, remote, local),
-            (Kind::Put | Kind::PutImmediate, Some(immediate)) => {
-                pair.push_write_imm(wr_id, &to, remote, local, immediate);
-            }
-            (Kind::Get, _) => pair.push_read(wr_id, &to, remote, local),
-            (_, Some(immediate)) => pair.push_send_imm(wr_id, &to, local, immediate),
-            (_, None) => pair.push_send(wr_id, &to, local),
-        }
-    }
+    unsafe { pair.push(request.wr_id, &to, requested) };
 }

@@ -9,7 +9,6 @@ use efa_verbs::{Access, Buffer, QpState, ReceiveRequest, RecvCompletion, Sge, Ve
 
 use super::Queue;
 use super::message::{Message, OwnPlace, PoolMemory, Sender};
-use crate::address::Gid;
 use crate::domain::{Domain, Handle};
 use crate::error::{Error, Result};
 use crate::region::Region;
@@ -223,7 +222,7 @@ impl Pool {
         scheduler: &mut Scheduler<Region, Handle>,
     ) -> Option<u32> {
         let buffer = done.wr_id as u32;
-        let is_message = done.status.is_ok() && done.received == efa_verbs::Received::Send;
+        let is_message = done.status.is_ok() && done.kind == efa_verbs::RecvKind::Send;
         let known = match is_message {
             true => self.books.arrived(buffer),
             false => self.books.back(buffer),
@@ -246,7 +245,7 @@ impl Pool {
                 .src_handle
                 .and_then(|handle| scheduler.peers.sender(handle, done.src_qp)),
             queue_pair: done.src_qp,
-            gid: done.src_gid.map(|gid| Gid::from_bytes(gid.into())),
+            gid: done.src_gid,
             immediate: done.immediate,
         };
         let message = Message::received(&self.memory, buffer, done.byte_len, sender);

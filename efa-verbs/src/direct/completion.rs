@@ -17,19 +17,27 @@
 //! |   | 16–31 | sender's queue pair |
 //! |   | 32–63 | immediate data in host order |
 //! | 2, 3 | | RDMA write: bytes, high 16 bits, in bits 0–15. Else: sender's GID if it has no handle |
+//!
+//! # Reading an entry while the device writes it
+//!
+//! libefa reads the byte with the phase, and after a read barrier the rest. So it relies on the device to
+//! make the rest of an entry visible no later than the phase: were it later by any time at all, libefa's
+//! second read could be too early. Here word 0 is read once, as a whole. On x86_64 and aarch64 a read of
+//! an aligned 64-bit word is a single access, which sees all of its bytes as they are at one moment. If
+//! the phase is new at that moment, so are the bytes beside it. Words 1 to 3 are read after the barrier,
+//! as libefa reads them.
 
-use core::hint;
+use std::hint::cold_path;
 
 use super::entry;
-use super::ids::Returns;
-use super::receive::ReceiveRing;
-use super::send::SendRing;
-use super::{RingMemory, Unusable};
-use crate::completion::{SendCompletion, TakeSend, VendorStatus};
+use super::memory::{RingMemory, Unusable};
+use crate::completion::{RecvCompletion, RecvKind};
+use crate::gid::Gid;
+use crate::status::VendorStatus;
 
 const PHASE: u64 = 1 << 24;
-const SEND_QUEUE: u64 = 1 << 25;
-const RECEIVE_QUEUE: u64 = 2 << 25;
+pub(super) const SEND_QUEUE: u64 = 1 << 25;
+pub(super) const RECEIVE_QUEUE: u64 = 2 << 25;
 const HAS_IMMEDIATE: u64 = 1 << 27;
 const OPERATION: u64 = 7 << 28;
 const RDMA_WRITE: u64 = 2 << 28;
@@ -42,31 +50,8 @@ const ENTRY_SIZE: usize = 32;
 const ARM: u32 = 1 << 31;
 const COMMAND_SHIFT: u32 = 29;
 
-/// What a receive's completion tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Received {
-    /// The caller's id of the receive; 0 if `unsolicited`.
-    pub wr_id: u64,
-    /// How it ended; 0 is success.
-    pub status: u8,
-    /// No receive was used up.
-    pub unsolicited: bool,
-    /// A write with immediate data, not a message.
-    pub write: bool,
-    /// Bytes that arrived.
-    pub length: u32,
-    /// Immediate data in host order.
-    pub immediate: Option<u32>,
-    /// The sender's queue pair.
-    pub source: u16,
-    /// The number of our address handle for the sender, if there is one.
-    pub handle: Option<u16>,
-    /// The sender's GID if there is no handle; zero where the queue does not report it.
-    pub gid: [u8; 16],
-}
-
 /// A completion queue of one queue pair.
-pub struct CompletionRing {
+pub(crate) struct CompletionRing {
     ring: *const [u64; 4],
     /// Entries, less one.
     mask: u32,
@@ -97,7 +82,7 @@ impl CompletionRing {
     /// Until the value is dropped, the buffer must be valid for reads of `entries` entries and the
     /// doorbell, if there is one, for writes of four bytes. The queue must be new, and nothing else may
     /// poll it.
-    pub unsafe fn new(memory: RingMemory, queue_pair: u16) -> Result<Self, Unusable> {
+    pub(crate) unsafe fn new(memory: RingMemory, queue_pair: u16) -> Result<Self, Unusable> {
         memory.check("completion queue", ENTRY_SIZE as u32, false)?;
         Ok(Self {
             ring: memory.buffer.cast_const().cast(),
@@ -112,60 +97,63 @@ impl CompletionRing {
     }
 
     /// Completions that belonged to no request in flight, and were skipped.
-    pub fn stale(&self) -> u64 {
+    #[cfg(test)]
+    pub(super) fn stale(&self) -> u64 {
         self.stale
     }
 
-    /// Takes up to `most` completions of `sends`, the send queue of this queue's queue pair (that of
-    /// another would take them for its own), and gives each to `taker`. None while a batch is staged.
-    /// Returns how many.
+    /// Reads entries of `queue` and gives each to `take`, up to `most` that it knows: it returns false
+    /// for one of a request that is not in flight, which is skipped, as are those of other queues.
+    /// Returns how many it knew.
     #[inline(always)]
-    pub fn poll_send(
+    pub(super) fn read(
         &mut self,
-        sends: &mut SendRing,
+        queue: u64,
         most: usize,
-        taker: &mut impl TakeSend,
+        mut take: impl FnMut(&Found) -> bool,
     ) -> usize {
-        let Some(returns) = sends.returns() else {
-            return 0;
-        };
-        let mut found = self.read(SEND_QUEUE, most, Sent { returns });
-        taker.take(found.by_ref());
-        found.taken()
-    }
-
-    /// Takes up to `most` completions of `receives`, the receive queue of this queue's queue pair, and
-    /// gives each to `take`. Returns how many.
-    #[inline(always)]
-    pub fn poll_receive(
-        &mut self,
-        receives: &mut ReceiveRing,
-        most: usize,
-        take: impl FnMut(Received),
-    ) -> usize {
-        let returns = receives.ids().returns();
-        let mut found = self.read(RECEIVE_QUEUE, most, Arrived { returns });
-        found.by_ref().for_each(take);
-        found.taken()
-    }
-
-    /// Reads entries of `kind`, up to `most`. Those that have nothing to do with the queue, or that
-    /// `known` doesn't know, are skipped.
-    #[inline(always)]
-    fn read<T: Known>(&mut self, kind: u64, most: usize, known: T) -> Reading<'_, T> {
+        let (ring, mask) = (self.ring, self.mask);
         let phase = (u64::from(self.consumed >> self.shift) << 24 & PHASE) ^ PHASE;
-        // Never more than once around, so that this fits.
-        let most = most.min(self.mask as usize + 1) as u32;
-        Reading {
-            ring: self.ring,
-            mask: self.mask,
-            wanted: self.queue_pair | kind | phase,
-            consumed: self.consumed,
-            end: self.consumed.wrapping_add(most),
-            most,
-            known,
+        let mut wanted = self.queue_pair | queue | phase;
+        let begin = self.consumed;
+        let mut reading = Reading {
+            consumed: begin,
             queue: self,
+        };
+        let most = most.min(mask as usize + 1) as u32;
+        // Where to stop, if none is skipped.
+        let mut end = begin.wrapping_add(most);
+        while reading.consumed != end {
+            // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller promises
+            // to be readable and `check` to be aligned. The device writes it meanwhile: one volatile read
+            // of a whole word sees either the old one or the new one.
+            let (word, rest) = unsafe {
+                let entry = ring.add((reading.consumed & mask) as usize).cast::<u64>();
+                (entry.read_volatile(), entry.add(1).cast::<[u64; 3]>())
+            };
+            let difference = (word ^ wanted) & (PHASE | IDENTITY);
+            if difference & PHASE != 0 {
+                break;
+            }
+            entry::from_device();
+            // Before `take`, which may panic.
+            reading.consumed = reading.consumed.wrapping_add(1);
+            if reading.consumed & mask == 0 {
+                cold_path();
+                wanted ^= PHASE;
+            }
+            if difference == 0 && take(&Found { word, rest }) {
+                continue;
+            }
+            cold_path();
+            reading.queue.stale += 1;
+            end = end.wrapping_add(1);
+            // Once around at most: a device that writes nonsense as fast as it is read keeps nobody here.
+            if reading.consumed.wrapping_sub(begin) > mask {
+                break;
+            }
         }
+        most.wrapping_sub(end.wrapping_sub(reading.consumed)) as usize
     }
 
     #[cold]
@@ -176,7 +164,7 @@ impl CompletionRing {
     }
 
     /// Asks for an event at the next completion; false without a completion channel.
-    pub fn arm(&mut self) -> bool {
+    pub(crate) fn arm(&mut self) -> bool {
         let armed = !self.doorbell.is_null();
         if armed {
             self.ring_doorbell(ARM);
@@ -185,162 +173,82 @@ impl CompletionRing {
     }
 
     /// Notes that an event of this queue was taken from its channel.
-    pub fn event_taken(&mut self) {
+    pub(crate) fn event_taken(&mut self) {
         self.events = self.events.wrapping_add(1);
     }
 }
 
-/// What knows entries. Not a closure: the compiler inlines those as it likes.
-trait Known {
-    /// What an entry tells.
-    type Item;
-
-    /// What an entry tells by its first word and where its others are. None if it isn't known.
-    ///
-    /// # Safety
-    ///
-    /// The others are readable, and written.
-    unsafe fn tell(&mut self, word: u64, rest: *const [u64; 3]) -> Option<Self::Item>;
-}
-
-/// Entries of the send queue.
-struct Sent<'a> {
-    returns: Returns<'a>,
-}
-
-impl Known for Sent<'_> {
-    type Item = SendCompletion;
-
-    #[inline(always)]
-    unsafe fn tell(&mut self, word: u64, _: *const [u64; 3]) -> Option<SendCompletion> {
-        let wr_id = self.returns.give(word as u16)?;
-        let status = VendorStatus((word >> 16) as u8 as u32);
-        Some(SendCompletion { wr_id, status })
-    }
-}
-
-/// Entries of the receive queue.
-struct Arrived<'a> {
-    returns: Returns<'a>,
-}
-
-impl Known for Arrived<'_> {
-    type Item = Received;
-
-    #[inline(always)]
-    unsafe fn tell(&mut self, word: u64, rest: *const [u64; 3]) -> Option<Received> {
-        let unsolicited = word & UNSOLICITED != 0;
-        let wr_id = if unsolicited {
-            0
-        } else {
-            self.returns.give(word as u16)?
-        };
-        // SAFETY: the caller's promise.
-        let [second, third, fourth] = unsafe { rest.read_volatile() };
-        Some(received(wr_id, unsolicited, word, second, [third, fourth]))
-    }
-}
-
-/// A poll under way: what changes with each entry, and what is looked at, is in here, so that it stays
-/// in registers. How far it has read is put back on drop.
-struct Reading<'a, T> {
-    ring: *const [u64; 4],
-    mask: u32,
-    /// What an entry has that is there and concerns the queue.
-    wanted: u64,
+/// A poll that runs. How far it has read is noted when this is dropped, for the reason of
+/// [`Returns`](super::ids::Returns).
+struct Reading<'a> {
     consumed: u32,
-    /// How far to read: one count serves as position and as number.
-    end: u32,
-    most: u32,
-    known: T,
     queue: &'a mut CompletionRing,
 }
 
-impl<T> Reading<'_, T> {
-    /// Entries that were taken.
-    #[inline(always)]
-    fn taken(&self) -> usize {
-        self.most.wrapping_sub(self.end.wrapping_sub(self.consumed)) as usize
-    }
-}
-
-impl<T: Known> Iterator for Reading<'_, T> {
-    type Item = T::Item;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<T::Item> {
-        while self.consumed != self.end {
-            // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller
-            // promises to be readable and `check` to be aligned. The device writes it meanwhile: one
-            // volatile read of a whole word sees either the old one or the new one.
-            let (word, rest) = unsafe {
-                let at = (self.consumed & self.mask) as usize;
-                let entry = self.ring.add(at).cast::<u64>();
-                (entry.read_volatile(), entry.add(1).cast::<[u64; 3]>())
-            };
-            // One comparison for the usual case.
-            let difference = (word ^ self.wanted) & (PHASE | IDENTITY);
-            if difference & PHASE != 0 {
-                hint::cold_path();
-                break;
-            }
-            entry::from_device();
-            self.consumed = entry::opaque(self.consumed.wrapping_add(1));
-            if self.consumed & self.mask == 0 {
-                hint::cold_path();
-                self.wanted ^= PHASE;
-            }
-            if difference == 0 {
-                // SAFETY: the entry is inside the ring and there, so the device has written all of it.
-                if let Some(item) = unsafe { self.known.tell(word, rest) } {
-                    return Some(item);
-                }
-            }
-            hint::cold_path();
-            self.queue.stale += 1;
-            self.end = self.end.wrapping_add(1);
-            // Once around: a device that writes nonsense as fast as it is read keeps nobody here.
-            if self.consumed.wrapping_sub(self.queue.consumed) > self.mask {
-                break;
-            }
-        }
-        None
-    }
-}
-
-impl<T> Drop for Reading<'_, T> {
-    #[inline(always)]
+impl Drop for Reading<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let queue = &mut *self.queue;
-        if self.consumed != queue.consumed {
-            queue.consumed = self.consumed;
-            if !queue.doorbell.is_null() {
-                queue.ring_doorbell(0);
+        if self.consumed != self.queue.consumed {
+            self.queue.consumed = self.consumed;
+            if !self.queue.doorbell.is_null() {
+                self.queue.ring_doorbell(0);
             }
         }
     }
 }
 
-#[inline(always)]
-fn received(wr_id: u64, unsolicited: bool, word: u64, second: u64, rest: [u64; 2]) -> Received {
-    let write = word & OPERATION == RDMA_WRITE;
-    let handle = second as u16;
-    let known = handle != NO_HANDLE;
-    let mut gid = [0; 16];
-    if !known && !write {
-        gid[..8].copy_from_slice(&rest[0].to_le_bytes());
-        gid[8..].copy_from_slice(&rest[1].to_le_bytes());
+/// An entry that the device has written.
+pub(super) struct Found {
+    word: u64,
+    /// Words 1 to 3.
+    rest: *const [u64; 3],
+}
+
+impl Found {
+    #[inline]
+    pub(super) fn id(&self) -> u16 {
+        self.word as u16
     }
-    let high = if write { (rest[0] & 0xffff) << 16 } else { 0 };
-    Received {
-        wr_id,
-        status: (word >> 16) as u8,
-        unsolicited,
-        write,
-        length: ((word >> 48) | high) as u32,
-        immediate: (word & HAS_IMMEDIATE != 0).then_some((second >> 32) as u32),
-        source: (second >> 16) as u16,
-        handle: known.then_some(handle),
-        gid,
+
+    #[inline]
+    pub(super) fn status(&self) -> u8 {
+        (self.word >> 16) as u8
+    }
+
+    #[inline]
+    pub(super) fn is_unsolicited(&self) -> bool {
+        self.word & UNSOLICITED != 0
+    }
+
+    /// The entry of a receive whose id the caller gave as `wr_id`.
+    #[inline]
+    pub(super) fn received(&self, wr_id: u64) -> RecvCompletion {
+        let word = self.word;
+        // SAFETY: only `CompletionRing::read` makes these values, of entries inside the ring that the
+        // device has written, and lends them for the time of one call.
+        let [second, third, fourth] = unsafe { self.rest.read_volatile() };
+        let write = word & OPERATION == RDMA_WRITE;
+        let handle = second as u16;
+        let known = handle != NO_HANDLE;
+        let mut gid = [0; 16];
+        if !known && !write {
+            gid[..8].copy_from_slice(&third.to_le_bytes());
+            gid[8..].copy_from_slice(&fourth.to_le_bytes());
+        }
+        let high = if write { (third & 0xffff) << 16 } else { 0 };
+        RecvCompletion {
+            wr_id,
+            status: VendorStatus(self.status().into()),
+            byte_len: ((word >> 48) | high) as u32,
+            kind: match write {
+                true => RecvKind::WriteWithImmediate,
+                false => RecvKind::Send,
+            },
+            unsolicited: self.is_unsolicited(),
+            immediate: (word & HAS_IMMEDIATE != 0).then_some((second >> 32) as u32),
+            src_qp: u32::from((second >> 16) as u16),
+            src_handle: known.then_some(handle),
+            src_gid: (gid != [0; 16]).then_some(Gid::from_bytes(gid)),
+        }
     }
 }

@@ -6,13 +6,14 @@
 
 use super::entry;
 use super::ids::Ids;
-use super::{Refused, RingMemory, Unusable};
+use super::memory::{RingMemory, Unusable};
+use crate::request::ReceiveRequest;
 
 const FIRST_AND_LAST: u64 = 1 << 62 | 1 << 63;
 const LOCAL_KEY: u32 = 0x00ff_ffff;
 
 /// A receive queue, one buffer per request.
-pub struct ReceiveRing {
+pub(crate) struct ReceiveRing {
     ids: Ids,
     /// Receives ever put into the queue, modulo 2^32.
     count: u32,
@@ -31,7 +32,7 @@ impl ReceiveRing {
     /// # Safety
     ///
     /// As for [`SendRing::new`](super::SendRing::new).
-    pub unsafe fn new(memory: RingMemory) -> Result<Self, Unusable> {
+    pub(crate) unsafe fn new(memory: RingMemory) -> Result<Self, Unusable> {
         memory.check("receive queue", 16, true)?;
         Ok(Self {
             ids: Ids::new(memory.entries),
@@ -41,55 +42,46 @@ impl ReceiveRing {
         })
     }
 
-    /// Entries.
-    pub fn entries(&self) -> u32 {
-        self.ids.mask() + 1
-    }
-
     /// Receives posted whose completion was not polled yet.
-    pub fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.ids.taken()
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn ids(&mut self) -> &mut Ids {
         &mut self.ids
     }
 
-    /// Puts a receive into the queue. The device does not know of it until [`announce`](Self::announce).
-    /// `length` is capped at 65535, which is more than any message.
+    /// Puts a receive into the queue; false when the queue is full. The device does not know of it until
+    /// [`announce`](Self::announce). Its length is capped at 65535, which is more than any message.
     ///
     /// # Safety
     ///
-    /// The device writes at most `length` bytes at `local` under the key `local_key`; they must stay
+    /// The device writes at most as many bytes of the buffer as its length says; they must stay
     /// registered and must not be used until the completion.
     #[inline]
-    pub unsafe fn push(
-        &mut self,
-        wr_id: u64,
-        length: u32,
-        (local_key, local): (u32, u64),
-    ) -> Result<(), Refused> {
-        let Some(id) = self.ids.take(wr_id) else {
-            return Err(Refused::Full);
+    pub(crate) unsafe fn push(&mut self, request: &ReceiveRequest) -> bool {
+        let buffer = request.buffer;
+        let Some(id) = self.ids.take(request.wr_id) else {
+            return false;
         };
         let position = self.count & self.ids.mask();
         self.count = self.count.wrapping_add(1);
-        let length = u64::from(length.min(0xffff));
-        let key = u64::from(local_key & LOCAL_KEY);
+        let length = u64::from(buffer.length.min(0xffff));
+        let key = u64::from(buffer.lkey & LOCAL_KEY);
         let descriptor = [
-            local,
+            buffer.addr,
             u64::from(id) | length << 16 | key << 32 | FIRST_AND_LAST,
         ];
         // SAFETY: the position is masked, so it is inside the ring, which `new`'s caller promises to
         // be writable and `check` to be aligned.
         unsafe { self.ring.add(position as usize).write_volatile(descriptor) };
-        Ok(())
+        true
     }
 
     /// Tells the device of all receives put into the queue.
     #[inline]
-    pub fn announce(&mut self) {
+    pub(crate) fn announce(&mut self) {
         entry::to_device();
         // SAFETY: `new`'s caller promises a writable doorbell; it is aligned.
         unsafe { self.doorbell.write_volatile(self.count & 0xffff) };

@@ -21,9 +21,10 @@
 //! A send's second buffer takes words 6 and 7 as the first takes 4 and 5. Inline data takes words 4
 //! to 7.
 
-use super::entry::{self, Entry, Extra};
-use super::ids::{Ids, Returns};
-use super::{Refused, RingMemory, Unusable};
+use super::entry::{self, Entry};
+use super::ids::Ids;
+use super::memory::{RingMemory, Unusable};
+use crate::request::{Destination, RemoteMemory, Request, Sge};
 
 const SEND: u64 = 0;
 const READ: u64 = 1 << 16;
@@ -40,29 +41,15 @@ const INLINE_MOST: usize = 32;
 /// Buffers of a send in an entry.
 const BUFFERS_MOST: usize = 2;
 
-/// Where a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The device's number of the address handle.
-    pub handle: u16,
-    /// The remote queue pair.
-    pub queue_pair: u16,
-    /// Its queue key.
-    pub queue_key: u32,
-}
-
 /// A send queue.
 ///
-/// Requests are pushed and then committed together: [`commit`](Self::commit) posts them all, or none
-/// if one of them could not be.
-pub struct SendRing {
+/// Requests are pushed and then committed together, or aborted.
+pub(crate) struct SendRing {
     ids: Ids,
     /// Where entries are until they are committed, each at the index of its id in the stack of ids.
     staged: Box<[Entry]>,
     /// Requests ever committed, modulo 2^32.
     committed: u32,
-    /// The first reason not to commit.
-    refused: Option<Refused>,
     /// Binary logarithm of the number of entries.
     shift: u32,
     max_batch: u32,
@@ -83,14 +70,13 @@ impl SendRing {
     ///
     /// Until the value is dropped, the buffer must be valid for writes of `entries` entries and the
     /// doorbell of four bytes. The queue must be new, and nothing else may post to it.
-    pub unsafe fn new(memory: RingMemory) -> Result<Self, Unusable> {
+    pub(crate) unsafe fn new(memory: RingMemory) -> Result<Self, Unusable> {
         memory.check("send queue", size_of::<Entry>() as u32, true)?;
         let entries = memory.entries;
         Ok(Self {
             ids: Ids::new(entries),
-            staged: vec![Entry::new([0; 8]); entries as usize].into(),
+            staged: vec![Entry([0; 8]); entries as usize].into(),
             committed: 0,
-            refused: None,
             shift: entries.trailing_zeros(),
             max_batch: match memory.max_batch {
                 0 => entries,
@@ -101,249 +87,158 @@ impl SendRing {
         })
     }
 
-    /// Entries.
-    pub fn entries(&self) -> u32 {
-        self.ids.mask() + 1
-    }
-
     /// Requests pushed whose completion was not polled yet.
-    pub fn in_flight(&self) -> u32 {
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> u32 {
         self.ids.taken()
     }
 
     /// Requests pushed and not committed.
-    #[inline(always)]
-    pub fn staged(&self) -> u32 {
+    #[inline]
+    pub(super) fn staged(&self) -> u32 {
         self.ids.taken() - self.ids.begin()
     }
 
-    /// For giving ids back, which is possible only when nothing is staged.
-    #[inline(always)]
-    pub(super) fn returns(&mut self) -> Option<Returns<'_>> {
-        (self.staged() == 0).then(|| self.ids.returns())
-    }
-
-    /// Pushes an RDMA write, with immediate data (in host order) if there is any.
-    ///
-    /// # Safety
-    ///
-    /// Committed, the device reads `length` bytes at `local` under the key `local_key`; they must stay
-    /// registered until the completion.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    pub unsafe fn push_write(
-        &mut self,
-        wr_id: u64,
-        peer: Peer,
-        immediate: Option<u32>,
-        length: u32,
-        (remote_key, remote): (u32, u64),
-        (local_key, local): (u32, u64),
-    ) {
-        let data = rdma(length, remote_key, remote, local_key, local);
-        self.push(wr_id, peer, WRITE | ONE_BUFFER, immediate, data);
-    }
-
-    /// Pushes an RDMA read.
-    ///
-    /// # Safety
-    ///
-    /// Committed, the device writes `length` bytes at `local` under the key `local_key`; they must stay
-    /// registered and must not be used until the completion.
-    #[inline(always)]
-    pub unsafe fn push_read(
-        &mut self,
-        wr_id: u64,
-        peer: Peer,
-        length: u32,
-        (remote_key, remote): (u32, u64),
-        (local_key, local): (u32, u64),
-    ) {
-        let data = rdma(length, remote_key, remote, local_key, local);
-        self.push(wr_id, peer, READ | ONE_BUFFER, None, data);
-    }
-
-    /// Pushes a send, with immediate data (in host order) if there is any.
-    ///
-    /// # Safety
-    ///
-    /// As for [`push_write`](Self::push_write).
-    #[inline(always)]
-    pub unsafe fn push_send(
-        &mut self,
-        wr_id: u64,
-        peer: Peer,
-        immediate: Option<u32>,
-        length: u32,
-        (local_key, local): (u32, u64),
-    ) {
-        let data = [buffer(length, local_key), local, 0, 0];
-        self.push(wr_id, peer, SEND | ONE_BUFFER, immediate, data);
-    }
-
-    /// Pushes a send whose bytes come from up to two places: length, local key and address of each.
-    ///
-    /// # Safety
-    ///
-    /// As for [`push_write`](Self::push_write), for each place.
     #[inline]
-    pub unsafe fn push_send_list(
-        &mut self,
-        wr_id: u64,
-        peer: Peer,
-        immediate: Option<u32>,
-        places: impl ExactSizeIterator<Item = (u32, u32, u64)>,
-    ) {
-        let count = places.len();
-        if count > BUFFERS_MOST {
-            self.refuse(Refused::TooManyBuffers);
-            return;
-        }
-        let mut data = [0; 4];
-        for (words, (length, key, local)) in data.chunks_exact_mut(2).zip(places) {
-            words.copy_from_slice(&[buffer(length, key), local]);
-        }
-        self.push(wr_id, peer, SEND | (count as u64) << 48, immediate, data);
+    pub(super) fn ids(&mut self) -> &mut Ids {
+        &mut self.ids
     }
 
-    /// Pushes a send whose bytes, at most 32, are copied now.
-    #[inline]
-    pub fn push_send_inline(
+    /// Adds a request to the batch. False if it can't be added; then the batch must be aborted.
+    ///
+    /// # Safety
+    ///
+    /// Committed, the device reads or writes the local memory; it must stay registered until the
+    /// completion, and must not be used by others where it is written.
+    #[inline(always)]
+    pub(crate) unsafe fn push(
         &mut self,
         wr_id: u64,
-        peer: Peer,
-        immediate: Option<u32>,
-        bytes: &[u8],
-    ) {
-        let mut data = [0; INLINE_MOST];
-        let Some(place) = data.get_mut(..bytes.len()) else {
-            self.refuse(Refused::InlineTooLong);
-            return;
+        to: &Destination,
+        request: Request<'_>,
+    ) -> bool {
+        let (control, immediate, data) = match request {
+            Request::Write {
+                local,
+                remote,
+                immediate,
+            } => (WRITE | ONE_BUFFER, immediate, rdma(local, remote)),
+            Request::Read { local, remote } => (READ | ONE_BUFFER, None, rdma(local, remote)),
+            Request::Send { local, immediate } => {
+                let Some(data) = pieces(local) else {
+                    return false;
+                };
+                (SEND | (local.len() as u64) << 48, immediate, data)
+            }
+            Request::SendInline { bytes, immediate } => {
+                let Some(data) = inline(bytes) else {
+                    return false;
+                };
+                let control = SEND | INLINE | (bytes.len() as u64) << 48;
+                (control, immediate, data)
+            }
         };
-        place.copy_from_slice(bytes);
-        let (words, _) = data.as_chunks::<8>();
-        let mut data = [0; 4];
-        for (word, bytes) in data.iter_mut().zip(words) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        self.push(
-            wr_id,
-            peer,
-            SEND | INLINE | (bytes.len() as u64) << 48,
-            immediate,
-            data,
-        );
-    }
-
-    #[inline(always)]
-    fn push(
-        &mut self,
-        wr_id: u64,
-        peer: Peer,
-        control: u64,
-        immediate: Option<u32>,
-        [e, f, g, h]: [u64; 4],
-    ) {
         let at = self.ids.taken() as usize;
         let Some(id) = self.ids.take(wr_id) else {
-            return self.refuse(Refused::Full);
+            return false;
         };
         let (with_immediate, immediate) = match immediate {
             Some(immediate) => (HAS_IMMEDIATE, u64::from(immediate)),
             None => (0, 0),
         };
-        let entry = Entry::new([
-            u64::from(id) | control | ALWAYS | with_immediate | u64::from(peer.queue_pair) << 32,
-            immediate | u64::from(peer.handle) << 32,
-            u64::from(peer.queue_key),
+        // EFA's queue pair numbers have 16 bits.
+        let queue_pair = u64::from(to.queue_pair as u16) << 32;
+        let [e, f, g, h] = data;
+        let entry = Entry([
+            u64::from(id) | control | ALWAYS | with_immediate | queue_pair,
+            immediate | u64::from(to.number) << 32,
+            u64::from(to.queue_key),
             0,
             e,
             f,
             g,
             h,
         ]);
-        // SAFETY: there was an id at this index of the stack, and there are as many places.
+        debug_assert!(at < self.staged.len());
+        // SAFETY: there was an id at this index of the stack, and there are as many places. A check costs
+        // 5 % of posting on the direct path.
         unsafe { *self.staged.get_unchecked_mut(at) = entry };
+        true
     }
 
-    #[cold]
-    fn refuse(&mut self, why: Refused) {
-        self.refused.get_or_insert(why);
-    }
-
-    /// Posts what was pushed since the last commit or abort; nothing of it if something could not be
-    /// pushed.
+    /// Posts the requests that were pushed since the last commit or abort.
     #[inline]
-    pub fn commit(&mut self) -> Result<(), Refused> {
-        if self.refused.is_some() {
-            return Err(self.take_refusal());
-        }
-        let staged = self.staged();
-        if staged == 0 {
-            return Ok(());
-        }
+    pub(crate) fn commit(&mut self) {
+        let (begin, end) = (self.ids.begin() as usize, self.ids.taken() as usize);
         let mask = self.ids.mask();
+        let Some(staged) = self.staged.get(begin..end) else {
+            return; // can't be: there are as many places as ids
+        };
         let mut count = self.committed;
-        let end = count.wrapping_add(staged);
-        // SAFETY: `begin` is at most the number of ids, of which there are as many as places.
-        let mut from = unsafe { self.staged.as_ptr().add(self.ids.begin() as usize) };
-        // Nothing may overtake the doorbell of the batch before.
-        entry::flush_writes();
-        loop {
-            let mut batch = (end.wrapping_sub(count)).min(self.max_batch);
-            while batch != 0 {
-                let position = count & mask;
-                let run = batch.min(mask + 1 - position);
-                let phase = Extra::new(u64::from((count >> self.shift) & 1) << PHASE_SHIFT);
-                // SAFETY: the position is masked, so it is inside the ring.
-                let mut to = unsafe { self.ring.add(position as usize) };
-                for _ in 0..run {
-                    // SAFETY: `from` runs over the staged entries, of which there are `end - count`,
-                    // and `to` over a run that ends no later than the ring. `new`'s caller promises
-                    // that the ring is writable, and `check` that it is aligned.
+        for batch in staged.chunks(self.max_batch as usize) {
+            // Nothing may overtake the doorbell of the batch before.
+            entry::flush_writes();
+            let to_the_end = (mask + 1 - (count & mask)) as usize;
+            let (first, second) = batch.split_at(batch.len().min(to_the_end));
+            for part in [first, second] {
+                let phase = u64::from((count >> self.shift) & 1) << PHASE_SHIFT;
+                for (i, from) in part.iter().enumerate() {
+                    // SAFETY: the position is masked, and a part ends no later than the ring does, so the
+                    // place is inside the ring, which `new`'s caller promises to be writable and `check`
+                    // to be aligned.
                     unsafe {
-                        entry::store(from, to, phase);
-                        from = from.add(1);
-                        to = to.add(1);
-                    }
+                        entry::store(from, self.ring.add((count & mask) as usize + i), phase)
+                    };
                 }
-                count = count.wrapping_add(run);
-                batch -= run;
+                count = count.wrapping_add(part.len() as u32);
             }
             entry::flush_writes();
             // SAFETY: `new`'s caller promises a writable doorbell; it is aligned.
             unsafe { self.doorbell.write_volatile(count & 0xffff) };
-            if count == end {
-                break;
-            }
-            entry::flush_writes();
         }
-        self.committed = end;
+        self.committed = count;
         self.ids.end_batch();
-        Ok(())
     }
 
-    /// Takes back what was pushed since the last commit.
-    pub fn abort(&mut self) {
+    /// Takes back the requests that were pushed since the last commit.
+    pub(crate) fn abort(&mut self) {
         self.ids.undo_batch();
-        self.refused = None;
-    }
-
-    #[cold]
-    fn take_refusal(&mut self) -> Refused {
-        let why = self.refused.take().unwrap_or(Refused::Full);
-        self.abort();
-        why
     }
 }
 
-#[inline(always)]
-fn buffer(length: u32, local_key: u32) -> u64 {
-    u64::from(length) | u64::from(local_key & LOCAL_KEY) << 32
+#[inline]
+fn buffer(sge: &Sge) -> u64 {
+    u64::from(sge.length) | u64::from(sge.lkey & LOCAL_KEY) << 32
 }
 
-#[inline(always)]
-fn rdma(length: u32, remote_key: u32, remote: u64, local_key: u32, local: u64) -> [u64; 4] {
-    let there = u64::from(length) | u64::from(remote_key) << 32;
-    [there, remote, buffer(length, local_key), local]
+#[inline]
+fn rdma(local: Sge, remote: RemoteMemory) -> [u64; 4] {
+    let there = u64::from(local.length) | u64::from(remote.rkey) << 32;
+    [there, remote.addr, buffer(&local), local.addr]
+}
+
+/// The buffers of a send.
+#[inline]
+fn pieces(local: &[Sge]) -> Option<[u64; 4]> {
+    let mut data = [0; 4];
+    if local.len() > BUFFERS_MOST {
+        return None;
+    }
+    for (words, sge) in data.chunks_exact_mut(2).zip(local) {
+        words.copy_from_slice(&[buffer(sge), sge.addr]);
+    }
+    Some(data)
+}
+
+/// The bytes of an inline send.
+#[inline]
+fn inline(bytes: &[u8]) -> Option<[u64; 4]> {
+    let mut data = [0; INLINE_MOST];
+    data.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    let (words, _) = data.as_chunks::<8>();
+    let mut data = [0; 4];
+    for (word, bytes) in data.iter_mut().zip(words) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    Some(data)
 }

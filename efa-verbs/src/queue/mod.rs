@@ -1,26 +1,27 @@
-//! Completion queues. Not public: each belongs to one queue pair (see [`crate::queue_pair`]).
+//! Completion queues. Not public: each belongs to one queue pair.
 
-mod entry;
+mod calls;
 
 use std::io;
 use std::mem;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::slice;
 
 use efa_sys as sys;
 
 use crate::channel::CompletionChannel;
-use crate::completion::{RecvCompletion, SendCompletion, TakeSend, VendorStatus};
+use crate::completion::{RecvCompletion, SendCompletion};
 use crate::context::Context;
-use crate::error::{Error, Feature, Limit, Result};
+use crate::error::{Error, Result};
+use crate::status::VendorStatus;
 use crate::thread_domain::ThreadDomain;
-use entry::{Entry, RecvEntry};
+use crate::types::{Feature, Limit};
+use calls::{PollCalls, RecvCalls};
 
 /// Completions of sends that are taken by one call.
 const WORK: usize = 32;
 
-/// What a completion queue is to be like.
+/// Completion queue settings.
 pub(crate) struct QueueConfig<'a> {
     /// Completions that can be outstanding.
     pub(crate) entries: u32,
@@ -37,12 +38,13 @@ pub(crate) struct CompletionQueue {
     raw: NonNull<sys::ibv_cq_ex>,
     /// The same, as the older calls take it.
     cq: *mut sys::ibv_cq,
-    entry: Entry,
-    recv: Option<RecvEntry>,
+    calls: PollCalls,
+    recv: Option<RecvCalls>,
     classic: sys::PollCq,
-    /// Where `classic` puts what it found.
+    /// Where `classic` puts completions.
     work: Box<[sys::ibv_wc]>,
-    /// What of it was not handed over yet: nothing, unless the taker has panicked.
+    /// Those of them that were not handed over yet: none, unless the closure that takes them has
+    /// panicked.
     left: Range<usize>,
     /// Entries that it really has.
     pub(crate) entries: u32,
@@ -58,6 +60,9 @@ unsafe impl Sync for CompletionQueue {}
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
+        if !self.context.process().is_here() {
+            return;
+        }
         // SAFETY: came from a successful creation and is destroyed once. Its queue pair is gone
         // (see the order of fields in `QueuePair`), its events are acknowledged as they are taken.
         let error = unsafe { sys::ibv_destroy_cq(self.raw_cq()) };
@@ -114,7 +119,11 @@ impl CompletionQueue {
             })
         } else {
             let Some(create) = sys::optional().efadv_create_cq else {
-                return Err(unsupported(context, config));
+                let config = QueueConfig {
+                    channel: None,
+                    ..*config
+                };
+                return Err(unsupported(context, &config));
             };
             // libefa checks the tail of a struct longer than a pointer against its own size, and
             // reads beyond the end of one that is shorter than that: hand it one that is longer
@@ -156,8 +165,8 @@ impl CompletionQueue {
         // SAFETY: the queue is alive; `found` is valid for the write.
         unsafe { sys::cq_entry(raw.as_ptr(), &mut found) };
         let mut missing = Vec::new();
-        let entry = (|| {
-            Some(Entry {
+        let calls = (|| {
+            Some(PollCalls {
                 wr_id: found.wr_id,
                 status: found.status,
                 start_poll: need(found.start_poll, "start_poll", &mut missing)?,
@@ -188,7 +197,7 @@ impl CompletionQueue {
                 }
             }
             (|| {
-                Some(RecvEntry {
+                Some(RecvCalls {
                     read_opcode: need(found.read_opcode, "read_opcode", &mut missing)?,
                     read_byte_len: need(found.read_byte_len, "read_byte_len", &mut missing)?,
                     read_imm_data: need(found.read_imm_data, "read_imm_data", &mut missing)?,
@@ -214,11 +223,11 @@ impl CompletionQueue {
             (cq, sys::poll_cq_entry(cq))
         };
         let classic = need(classic, "poll_cq", &mut missing);
-        match (entry, classic) {
-            (Some(entry), Some(classic)) if missing.is_empty() => Ok(Self {
+        match (calls, classic) {
+            (Some(calls), Some(classic)) if missing.is_empty() => Ok(Self {
                 raw,
                 cq,
-                entry,
+                calls,
                 recv,
                 classic,
                 // SAFETY: integers, and enums that are newtypes of integers.
@@ -256,13 +265,17 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes up to `most` completions of sends and gives each to `taker`.
+    /// Takes up to `most` completions of sends and gives each to `take`.
     ///
     /// By the older call, which takes several at once: their ids and statuses are all there is to a send,
     /// and start_poll and next_poll cost two calls for each. It frees the queue's lock before anything is
-    /// given to `taker`.
+    /// given to `take`.
     #[inline(always)]
-    pub(crate) fn poll_send(&mut self, most: usize, taker: &mut impl TakeSend) -> Result<usize> {
+    pub(crate) fn poll_send(
+        &mut self,
+        most: usize,
+        mut take: impl FnMut(SendCompletion),
+    ) -> Result<usize> {
         let (mut taken, mut stale) = (0, 0);
         while taken < most {
             let mut last = false;
@@ -282,45 +295,39 @@ impl CompletionQueue {
                 self.left = 0..found;
                 last = found < room;
             }
-            taken += self.hand_over(most - taken, taker);
-            if last || !self.left.is_empty() {
+            let end = self.left.end.min(self.left.start + (most - taken));
+            let Some(works) = self.work.get(self.left.start..end) else {
+                break; // can't be: no more was found than there is room for
+            };
+            taken += works.len();
+            for work in works {
+                self.left.start += 1;
+                take(SendCompletion {
+                    wr_id: work.wr_id,
+                    // Zero for success, whatever the verbs status says.
+                    status: VendorStatus(work.vendor_err),
+                });
+            }
+            if last {
                 break;
             }
         }
         Ok(taken)
     }
 
-    /// Gives up to `most` of what was found to `taker`, and returns how many it took. If that panics,
-    /// the rest is for the next poll.
-    #[inline(always)]
-    fn hand_over(&mut self, most: usize, taker: &mut impl TakeSend) -> usize {
-        let Range { start, end } = self.left;
-        let end = end.min(start.saturating_add(most));
-        let Some(works) = self.work.get(start..end) else {
-            return 0; // can't be: no more was found than there is room for
-        };
-        let mut found = Found {
-            works: works.iter(),
-            end,
-            start: &mut self.left.start,
-        };
-        taker.take(found.by_ref());
-        works.len() - found.works.len()
-    }
-
     /// Takes completions of receives.
     #[inline]
     pub(crate) fn poll_recv(&mut self, out: &mut [RecvCompletion]) -> Result<usize> {
         let Some(recv) = self.recv else { return Ok(0) };
-        let Entry {
+        let PollCalls {
             wr_id,
             status,
             read_vendor_err,
             ..
-        } = self.entry;
+        } = self.calls;
         let raw = self.raw.as_ptr();
         self.poll(out, |slot| {
-            // SAFETY: `Entry::poll` calls this while a completion of the queue is current. Id and
+            // SAFETY: `PollCalls::poll` calls this while a completion of the queue is current. Id and
             // status point into the queue, which is alive, and the entry points are its own.
             unsafe {
                 let failed = *status != sys::IBV_WC_SUCCESS;
@@ -334,7 +341,7 @@ impl CompletionQueue {
     #[inline]
     fn poll<T>(&mut self, out: &mut [T], take: impl Fn(&mut T)) -> Result<usize> {
         // SAFETY: the queue is alive, and exclusively borrowed.
-        unsafe { self.entry.poll(self.raw.as_ptr(), self.entries, out, take) }
+        unsafe { self.calls.poll(self.raw.as_ptr(), self.entries, out, take) }
             .map_err(|error| self.failed("ibv_start_poll", error))
     }
 
@@ -348,34 +355,6 @@ impl CompletionQueue {
     }
 }
 
-/// What was found. Notes on drop where the rest begins.
-struct Found<'a> {
-    works: slice::Iter<'a, sys::ibv_wc>,
-    end: usize,
-    start: &'a mut usize,
-}
-
-impl Iterator for Found<'_> {
-    type Item = SendCompletion;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<SendCompletion> {
-        let work = self.works.next()?;
-        Some(SendCompletion {
-            wr_id: work.wr_id,
-            // Zero for success, whatever the verbs status says.
-            status: VendorStatus(work.vendor_err),
-        })
-    }
-}
-
-impl Drop for Found<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        *self.start = self.end - self.works.len();
-    }
-}
-
 fn need<T>(found: Option<T>, name: &'static str, missing: &mut Vec<&'static str>) -> Option<T> {
     if found.is_none() {
         missing.push(name);
@@ -383,27 +362,24 @@ fn need<T>(found: Option<T>, name: &'static str, missing: &mut Vec<&'static str>
     found
 }
 
+/// The flags of a completion queue are asked for only of devices that report the capability, which a
+/// library reports only if it knows the flag. So where there is a channel as well, it is the channel that
+/// the device has no events for.
 #[cold]
 fn unsupported(context: &Context, config: &QueueConfig<'_>) -> Error {
-    let (feature, advice) = if config.unsolicited {
-        (
-            Feature::UnsolicitedWriteRecv,
-            "it needs a newer rdma-core, and a device that reports the capability",
-        )
-    } else if config.source_gid {
-        (
-            Feature::SourceGid,
-            "it needs a newer rdma-core, and a device that reports the capability",
-        )
-    } else {
+    let (feature, advice) = if config.channel.is_some() {
         (
             Feature::CompletionChannel,
-            "poll instead, or update the EFA driver",
+            "the device, or its driver, raises none: poll instead, or update the EFA driver",
         )
+    } else if config.unsolicited {
+        (Feature::UnsolicitedWriteRecv, "it needs a newer rdma-core")
+    } else {
+        (Feature::SourceGid, "it needs a newer rdma-core")
     };
     Error::Unsupported {
         device: context.device_name().to_owned(),
         feature,
-        advice: Some(advice),
+        advice: Some(advice.into()),
     }
 }

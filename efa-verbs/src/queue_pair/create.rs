@@ -8,22 +8,37 @@ use std::sync::Mutex;
 
 use efa_sys as sys;
 
-use super::entry::SendEntry;
-use super::rings::{Rings, Source};
-use super::{DataPath, Operation, QpState, QueuePair, QueuePairConfig, Raw, Way};
-use crate::attributes::Capabilities;
+use super::calls::SendCalls;
+use super::config::QueuePairConfig;
+use super::pair::{Path, Posting, QueuePair, Raw};
+use super::rings::{NoRings, Rings, Source};
 use crate::channel::CompletionChannel;
 use crate::context::Context;
 use crate::domain::ProtectionDomain;
-use crate::error::{Error, Feature, Limit, Result};
+use crate::error::{Error, Result};
 use crate::queue::{CompletionQueue, QueueConfig};
 use crate::thread_domain::ThreadDomain;
+use crate::types::{DataPath, DeviceCapabilities, Feature, Limit, QpState};
 
 /// The environment variable that decides for [`DataPath::Auto`].
 const PATH_VARIABLE: &str = "EFA_DATA_PATH";
 
+impl ProtectionDomain {
+    /// Makes a queue pair with completion queues of its own, in state RESET.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LimitExceeded`] for a depth above the device's, [`Error::Unsupported`] for an
+    /// operation that it lacks, [`Error::MissingEntryPoints`] when libefa does not provide what was
+    /// asked for, [`Error::ForkedProcess`], [`Error::Verb`] otherwise.
+    pub fn create_queue_pair(&self, config: &QueuePairConfig) -> Result<QueuePair> {
+        QueuePair::create(self.clone(), config)
+    }
+}
+
 impl QueuePair {
-    pub(crate) fn create(domain: ProtectionDomain, config: &QueuePairConfig) -> Result<Self> {
+    fn create(domain: ProtectionDomain, config: &QueuePairConfig) -> Result<Self> {
+        domain.context().check_process()?;
         check(domain.context(), config)?;
         let mut send_entries = config.send_depth.next_power_of_two();
         loop {
@@ -56,10 +71,9 @@ impl QueuePair {
         } else {
             None
         };
-        let thread_domain = if config.lockless {
-            ThreadDomain::create(&domain)
-        } else {
-            None
+        let thread_domain = match config.locks {
+            true => None,
+            false => ThreadDomain::create(&domain),
         };
         let receives = config.recv_depth > 0 || config.unsolicited_write_recv;
         let queue = |entries, receives| QueueConfig {
@@ -115,18 +129,15 @@ impl QueuePair {
         let Some(raw) = NonNull::new(raw) else {
             return Err(refused(&context, config, io::Error::last_os_error()));
         };
-        let raw = Raw {
-            ptr: raw,
-            ended: false,
-        };
-        let send = SendEntry::fetch(raw.ptr, config.operations)?;
+        let raw = Raw::new(raw, context.process());
+        let calls = SendCalls::fetch(raw.ptr(), config.operations)?;
         // SAFETY: the queue pair is alive.
-        let number = unsafe { sys::qp_num(raw.ptr.as_ptr()) };
+        let number = unsafe { sys::qp_num(raw.ptr().as_ptr()) };
         Ok(Self {
             raw,
-            send,
-            rings: None,
-            ways: [Way::default(); Operation::ALL.len()],
+            path: Path::Libefa(calls),
+            posting: Posting::NotReady,
+            process: context.process(),
             send_capacity: attr.cap.max_send_wr.max(config.send_depth),
             recv_capacity: match &recv_cq {
                 // Never more than the completion queue can take.
@@ -154,45 +165,45 @@ impl QueuePair {
     fn choose_path(mut self, config: &QueuePairConfig) -> Result<Self> {
         let path = wanted_path(config)?;
         if path != DataPath::Libefa {
-            let source = Source {
-                qp: self.raw(),
-                number: self.number,
-                send_cq: &self.send_cq,
-                recv_cq: self.recv_cq.as_ref(),
-                channel: self.channel.is_some(),
-                source_gid: config.source_gid,
-                part: self.domain.context().attributes().vendor_part_id,
-            };
-            // SAFETY: queue pair and completion queues were made just now, belong together, and are
-            // dropped with the rings. With `rings` set, every function below uses those.
-            match unsafe { Rings::take_over(&source) } {
-                Ok(rings) => self.rings = Some(rings),
+            match self.take_rings_over(config) {
+                Ok(rings) => self.path = Path::Direct(rings),
                 Err(why) if path == DataPath::Direct => {
-                    tracing::debug!(queue_pair = self.number, %why, "no direct path");
                     return Err(Error::Unsupported {
                         device: self.domain.context().device_name().to_owned(),
                         feature: Feature::DirectPath,
-                        advice: Some(
-                            "it needs rdma-core 59 (60 with a completion channel) and 64-byte send \
-                             entries; use DataPath::Auto to go without",
-                        ),
+                        advice: Some(format!("{why}; DataPath::Auto goes without").into()),
                     });
                 }
                 Err(why) => tracing::debug!(queue_pair = self.number, %why, "no direct path"),
             }
         }
-        self.set_ways();
         tracing::debug!(
             queue_pair = self.number,
             device = self.domain.context().device_name(),
             send = self.send_capacity,
             recv = self.recv_capacity,
-            operations = ?self.operations,
+            operations = %self.operations,
             lockless = self.is_lockless(),
-            path = ?self.path(),
+            path = %self.path(),
             "queue pair made"
         );
         Ok(self)
+    }
+
+    /// The rings, of which the result must be made the path.
+    fn take_rings_over(&self, config: &QueuePairConfig) -> std::result::Result<Rings, NoRings> {
+        let source = Source {
+            qp: self.raw(),
+            number: self.number,
+            send_cq: &self.send_cq,
+            recv_cq: self.recv_cq.as_ref(),
+            channel: self.channel.is_some(),
+            source_gid: config.source_gid,
+            part: self.domain.context().attributes().vendor_part_id,
+        };
+        // SAFETY: queue pair and completion queues were made just now, belong together, and are
+        // dropped with the rings; while these are the path, nothing goes through libefa.
+        unsafe { Rings::take_over(&source) }
     }
 }
 
@@ -243,25 +254,18 @@ fn check(context: &Context, config: &QueuePairConfig) -> Result<()> {
     let mut needs = config.operations.needs();
     if config.unsolicited_write_recv {
         needs.push((
-            Capabilities::UNSOLICITED_WRITE_RECV,
+            DeviceCapabilities::UNSOLICITED_WRITE_RECV,
             Feature::UnsolicitedWriteRecv,
         ));
     }
     if config.source_gid {
-        needs.push((Capabilities::CQ_WITH_SGID, Feature::SourceGid));
+        needs.push((DeviceCapabilities::CQ_WITH_SGID, Feature::SourceGid));
     }
-    if let Some(feature) = attributes.capabilities.missing(&needs) {
-        let advice = match feature {
-            Feature::RdmaWrite => Some(
-                "RDMA write needs a device of the p5 generation or newer and rdma-core 46 or newer",
-            ),
-            Feature::RdmaRead => Some("RDMA read needs a device of the p4d generation or newer"),
-            _ => None,
-        };
+    if let Some((feature, why)) = attributes.missing(&needs) {
         return Err(Error::Unsupported {
             device: device(),
             feature,
-            advice,
+            advice: why.map(Into::into),
         });
     }
     for (what, value) in [
@@ -346,7 +350,7 @@ fn refused(context: &Context, config: &QueuePairConfig, error: io::Error) -> Err
         return Error::Unsupported {
             device: context.device_name().to_owned(),
             feature: Feature::ServiceLevel,
-            advice: Some("use service level 0"),
+            advice: Some("use service level 0; others need rdma-core 56 or newer".into()),
         };
     }
     let advice = match error.raw_os_error() {

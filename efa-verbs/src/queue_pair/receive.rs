@@ -6,21 +6,13 @@ use std::ptr;
 
 use efa_sys as sys;
 
-use super::{QpState, QueuePair};
+use super::pair::{Path, QueuePair};
 use crate::error::Error;
-use crate::region::Sge;
+use crate::request::ReceiveRequest;
+use crate::types::QpState;
 
 /// Receives per call into libefa.
 const RECV_CHUNK: usize = 16;
-
-/// A receive to be posted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReceiveRequest {
-    /// Comes back in the completion.
-    pub wr_id: u64,
-    /// Where the message goes; at most 65535 bytes of it are used.
-    pub buffer: Sge,
-}
 
 impl QueuePair {
     /// Posts receives. Each takes one message, in no particular order.
@@ -30,7 +22,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// The number posted before it, with [`Error::ReceiveQueueFull`] when the others do not fit,
-    /// [`Error::InvalidState`] in RESET, [`Error::Verb`] otherwise.
+    /// [`Error::InvalidState`] in RESET, [`Error::ForkedProcess`], [`Error::Verb`] otherwise.
     ///
     /// # Safety
     ///
@@ -45,41 +37,62 @@ impl QueuePair {
         if self.state == QpState::Reset || self.recv_capacity == 0 {
             return Err((0, self.no_receives()));
         }
+        self.check_process().map_err(|error| (0, error))?;
         self.used = true;
-        if self.rings.is_some() {
-            // SAFETY: the caller's promise.
-            return unsafe { self.post_recv_direct(requests) };
-        }
-        let mut posted = 0;
-        for chunk in requests.chunks(RECV_CHUNK) {
-            // SAFETY: the caller's promise, for each request of the chunk.
-            match unsafe { self.post_chunk(chunk) } {
-                (count, 0) => posted += count,
-                (count, error) => return Err((posted + count, self.not_received(error))),
+        // SAFETY: the caller's promise.
+        let (posted, error) = unsafe {
+            match self.path {
+                Path::Libefa(_) => self.post_recv_libefa(requests),
+                Path::Direct(_) => self.post_recv_direct(requests),
             }
+        };
+        match error {
+            0 => Ok(posted),
+            error => Err((posted, self.not_received(error))),
         }
-        Ok(posted)
     }
 
+    /// Returns how many were posted, and the error number.
+    ///
     /// # Safety
     ///
     /// As for [`QueuePair::post_recv`].
-    #[inline]
-    unsafe fn post_recv_direct(
-        &mut self,
-        requests: &[ReceiveRequest],
-    ) -> std::result::Result<usize, (usize, Error)> {
-        let capacity = self.recv_capacity;
-        let Some((ring, _)) = self.rings.as_mut().and_then(|rings| rings.recv.as_mut()) else {
-            return Err((0, self.no_receives()));
+    unsafe fn post_recv_libefa(&mut self, requests: &[ReceiveRequest]) -> (usize, i32) {
+        let Path::Libefa(calls) = &self.path else {
+            return (0, libc::EINVAL);
         };
+        let post_recv = calls.post_recv;
+        let mut posted = 0;
+        for chunk in requests.chunks(RECV_CHUNK) {
+            // SAFETY: the caller's promise, for each request of the chunk.
+            let (count, error) = unsafe { self.post_chunk(post_recv, chunk) };
+            posted += count;
+            if error != 0 {
+                return (posted, error);
+            }
+        }
+        (posted, 0)
+    }
+
+    /// Returns how many were posted, and the error number.
+    ///
+    /// # Safety
+    ///
+    /// As for [`QueuePair::post_recv`].
+    unsafe fn post_recv_direct(&mut self, requests: &[ReceiveRequest]) -> (usize, i32) {
+        let Path::Direct(rings) = &mut self.path else {
+            return (0, libc::EINVAL);
+        };
+        let Some(receive) = &mut rings.receive else {
+            return (0, libc::EINVAL);
+        };
+        let ring = &mut receive.queue;
         // The ring may have room for more buffers than the completion queue for completions.
-        let room = capacity.saturating_sub(ring.in_flight()) as usize;
+        let room = self.recv_capacity.saturating_sub(ring.in_flight()) as usize;
         let mut posted = 0;
         for request in requests.iter().take(room) {
-            let Sge { addr, length, lkey } = request.buffer;
             // SAFETY: the caller's promise.
-            if unsafe { ring.push(request.wr_id, length, (lkey, addr)) }.is_err() {
+            if !unsafe { ring.push(request) } {
                 break;
             }
             posted += 1;
@@ -87,10 +100,9 @@ impl QueuePair {
         if posted > 0 {
             ring.announce();
         }
-        if posted == requests.len() {
-            Ok(posted)
-        } else {
-            Err((posted, self.not_received(libc::ENOMEM)))
+        match posted == requests.len() {
+            true => (posted, 0),
+            false => (posted, libc::ENOMEM),
         }
     }
 
@@ -100,8 +112,11 @@ impl QueuePair {
     /// # Safety
     ///
     /// As for [`QueuePair::post_recv`].
-    #[inline]
-    unsafe fn post_chunk(&mut self, requests: &[ReceiveRequest]) -> (usize, i32) {
+    unsafe fn post_chunk(
+        &mut self,
+        post_recv: sys::PostRecv,
+        requests: &[ReceiveRequest],
+    ) -> (usize, i32) {
         // SAFETY: integers and nullable pointers.
         let mut list: [sys::ibv_recv_wr; RECV_CHUNK] = unsafe { mem::zeroed() };
         let base = list.as_mut_ptr();
@@ -125,7 +140,7 @@ impl QueuePair {
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair is alive; the list and what it points to are valid for the call,
         // which copies them.
-        let error = unsafe { (self.send.post_recv)(self.raw(), base, &mut bad) };
+        let error = unsafe { post_recv(self.raw(), base, &mut bad) };
         if error == 0 {
             return (requests.len(), 0);
         }

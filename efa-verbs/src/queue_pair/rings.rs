@@ -5,7 +5,9 @@ use std::mem;
 
 use efa_sys as sys;
 
-use crate::direct::{CompletionRing, ReceiveRing, RingMemory, SendRing, Unusable};
+use crate::direct::{
+    CompletionRing, ReceiveRing, ReceiveSide, RingMemory, SendRing, SendSide, Unusable,
+};
 use crate::queue::CompletionQueue;
 
 /// The first generation of devices spreads a completion queue over several rings, of which
@@ -14,24 +16,23 @@ const SEVERAL_RINGS: u32 = 0xefa0;
 
 /// A queue pair's rings. While they exist, nothing is posted or polled through libefa.
 pub(super) struct Rings {
-    pub(super) send: SendRing,
-    pub(super) sent: CompletionRing,
-    /// With a receive queue: it and its completion queue.
-    pub(super) recv: Option<(ReceiveRing, CompletionRing)>,
-    /// The receive completions carry the sender's GID.
-    pub(super) source_gid: bool,
+    pub(super) send: SendSide,
+    /// With a receive queue.
+    pub(super) receive: Option<ReceiveSide>,
 }
 
 /// Why the rings cannot be taken over.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoRings {
-    #[error("the loaded libefa is older than rdma-core 59")]
+    #[error("it needs rdma-core 59, and the loaded libefa is older")]
     Library,
     #[error("{0} failed: {1}")]
     Query(&'static str, io::Error),
-    #[error("with a completion channel it needs rdma-core 60")]
+    #[error("with a completion channel it needs rdma-core 60, and the loaded libefa is older")]
     Channel,
-    #[error("devices with PCI id 0xefa0 spread completions over several rings")]
+    #[error(
+        "devices of the first generation (PCI id 0xefa0) spread completions over several rings"
+    )]
     SeveralRings,
     #[error(transparent)]
     Ring(#[from] Unusable),
@@ -111,22 +112,22 @@ impl Rings {
             // new, belongs to this queue pair alone, and outlives the ring.
             unsafe { CompletionRing::new(memory, source.number as u16) }.map_err(NoRings::Ring)
         };
-        let recv = match source.recv_cq {
-            Some(cq) => {
+        let receive = match source.recv_cq {
+            Some(cq) => Some(ReceiveSide {
                 // SAFETY: the caller promises a new queue that outlives the ring and is used by
                 // nothing else.
-                let ring = unsafe { ReceiveRing::new(memory(&rq)) }?;
-                Some((ring, completions(cq)?))
-            }
+                queue: unsafe { ReceiveRing::new(memory(&rq)) }?,
+                completions: completions(cq)?,
+                source_gid: source.source_gid,
+            }),
             None => None,
         };
-        Ok(Self {
+        let send = SendSide {
             // SAFETY: as for the receive queue.
-            send: unsafe { SendRing::new(memory(&sq)) }?,
-            sent: completions(source.send_cq)?,
-            recv,
-            source_gid: source.source_gid,
-        })
+            queue: unsafe { SendRing::new(memory(&sq)) }?,
+            completions: completions(source.send_cq)?,
+        };
+        Ok(Self { send, receive })
     }
 }
 

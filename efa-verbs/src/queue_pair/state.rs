@@ -10,83 +10,16 @@
 //! | any | RESET | | |
 //! | any but RESET | ERR | | |
 
-use std::fmt;
 use std::io;
 use std::mem;
 use std::sync::PoisonError;
 
 use efa_sys as sys;
 
-use super::QueuePair;
-use super::entry::Phase;
-use crate::attributes::Capabilities;
+use super::pair::{Posting, QueuePair};
 use crate::context::PORT;
-use crate::error::{Error, Feature, Result};
-
-/// The state of a queue pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum QpState {
-    /// As created: nothing is posted, nothing arrives.
-    Reset,
-    /// Receives can be posted, nothing arrives yet.
-    Init,
-    /// Ready to receive: requests of peers are answered.
-    Rtr,
-    /// Ready to send: requests can be posted.
-    Rts,
-    /// The send queue is drained.
-    Sqd,
-    /// The send queue met an error.
-    Sqe,
-    /// In error: everything outstanding is flushed.
-    Err,
-    /// A number that this crate does not know.
-    Unknown,
-}
-
-impl QpState {
-    pub(crate) fn from_raw(state: sys::ibv_qp_state) -> Self {
-        match state {
-            sys::IBV_QPS_RESET => Self::Reset,
-            sys::IBV_QPS_INIT => Self::Init,
-            sys::IBV_QPS_RTR => Self::Rtr,
-            sys::IBV_QPS_RTS => Self::Rts,
-            sys::IBV_QPS_SQD => Self::Sqd,
-            sys::IBV_QPS_SQE => Self::Sqe,
-            sys::IBV_QPS_ERR => Self::Err,
-            _ => Self::Unknown,
-        }
-    }
-
-    fn to_raw(self) -> sys::ibv_qp_state {
-        match self {
-            Self::Reset => sys::IBV_QPS_RESET,
-            Self::Init => sys::IBV_QPS_INIT,
-            Self::Rtr => sys::IBV_QPS_RTR,
-            Self::Rts => sys::IBV_QPS_RTS,
-            Self::Sqd => sys::IBV_QPS_SQD,
-            Self::Sqe => sys::IBV_QPS_SQE,
-            Self::Err => sys::IBV_QPS_ERR,
-            Self::Unknown => sys::IBV_QPS_UNKNOWN,
-        }
-    }
-}
-
-impl fmt::Display for QpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Reset => "RESET",
-            Self::Init => "INIT",
-            Self::Rtr => "RTR",
-            Self::Rts => "RTS",
-            Self::Sqd => "SQD",
-            Self::Sqe => "SQE",
-            Self::Err => "ERR",
-            Self::Unknown => "UNKNOWN",
-        })
-    }
-}
+use crate::error::{Error, Result};
+use crate::types::{DeviceCapabilities, Feature, QpState};
 
 /// The queue key that peers use by default.
 pub const DEFAULT_QUEUE_KEY: u32 = 0x4242;
@@ -96,8 +29,9 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::Verb`] when the query fails.
+    /// [`Error::Verb`] when the query fails, [`Error::ForkedProcess`].
     pub fn state(&self) -> Result<QpState> {
+        self.check_process()?;
         // SAFETY: integers, newtypes and unions of integers.
         let mut attr: sys::ibv_qp_attr = unsafe { mem::zeroed() };
         // SAFETY: integers and nullable pointers.
@@ -127,7 +61,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// [`Error::Transition`]; [`Error::InvalidArgument`] for a key above 0x7fffffff, which marks
-    /// privileged keys.
+    /// privileged keys; [`Error::ForkedProcess`], as for each transition.
     pub fn to_init(&mut self, queue_key: u32) -> Result<()> {
         if queue_key > i32::MAX as u32 {
             return Err(Error::InvalidArgument {
@@ -175,15 +109,12 @@ impl QueuePair {
                 });
             }
             let context = self.domain.context();
-            if !context
-                .attributes()
-                .capabilities
-                .contains(Capabilities::RNR_RETRY)
-            {
+            let needs = [(DeviceCapabilities::RNR_RETRY, Feature::RnrRetry)];
+            if let Some((feature, why)) = context.attributes().missing(&needs) {
                 return Err(Error::Unsupported {
                     device: context.device_name().to_owned(),
-                    feature: Feature::RnrRetry,
-                    advice: Some("leave the number of retries at the device's default"),
+                    feature,
+                    advice: why.map(Into::into),
                 });
             }
             mask |= sys::IBV_QP_RNR_RETRY;
@@ -230,6 +161,7 @@ impl QueuePair {
         mask: u32,
         fill: impl FnOnce(&mut sys::ibv_qp_attr),
     ) -> Result<()> {
+        self.check_process()?;
         if self.session_is_open() {
             return Err(self.session_open());
         }
@@ -252,31 +184,10 @@ impl QueuePair {
         }
         tracing::debug!(queue_pair = self.number, from = %self.state, %to, "transition");
         self.state = to;
-        self.send.phase = match to {
-            QpState::Rts => Phase::Ready,
-            _ => Phase::NotReady,
+        self.posting = match to {
+            QpState::Rts => Posting::Ready,
+            _ => Posting::NotReady,
         };
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn states_survive_the_way_to_c_and_back() {
-        for state in [
-            QpState::Reset,
-            QpState::Init,
-            QpState::Rtr,
-            QpState::Rts,
-            QpState::Sqd,
-            QpState::Sqe,
-            QpState::Err,
-            QpState::Unknown,
-        ] {
-            assert_eq!(QpState::from_raw(state.to_raw()), state);
-        }
     }
 }

@@ -10,7 +10,7 @@ use efa_transport::{
 };
 use efa_verbs::{
     Access, Buffer, DEFAULT_QUEUE_KEY, DataPath, Destination, MemoryRegion, Operations, QueuePair,
-    QueuePairConfig, RemoteMemory, SendCompletion, Sge, TakeSend,
+    QueuePairConfig, RemoteMemory, Request, SendCompletion, Sge,
 };
 
 use crate::DEPTH;
@@ -101,12 +101,17 @@ impl Session {
             length: size,
             lkey,
         };
+        let write = Request::Write {
+            local: here,
+            remote: there,
+            immediate: None,
+        };
         self.pair.session_start()?;
         for _ in 0..self.batch {
             wr_id += 1;
             // SAFETY: a session is open. Region and address handle live in `self` behind the queue
             // pair, and nobody looks at the region's bytes.
-            unsafe { self.pair.push_write(wr_id, &to, there, here) };
+            unsafe { self.pair.push(wr_id, &to, write) };
         }
         self.wr_id = wr_id;
         self.pair.session_complete()
@@ -114,25 +119,16 @@ impl Session {
 
     #[inline(always)]
     fn poll_batch(&mut self, most: u32) -> efa_verbs::Result<u32> {
-        let mut sum = Sum(self.sum);
-        let count = self.pair.poll_send_into(most as usize, &mut sum)?;
-        self.sum = sum.0;
-        Ok(count as u32)
-    }
-}
-
-/// What the C program does with completions: checks them, and looks at their ids.
-struct Sum(u64);
-
-impl TakeSend for Sum {
-    #[inline(always)]
-    fn take(&mut self, completions: impl Iterator<Item = SendCompletion>) {
-        for completion in completions {
+        // What the C program does with completions: it checks them, and looks at their ids.
+        let mut sum = self.sum;
+        let count = self.pair.poll_send_each(most as usize, |completion| {
             if !completion.status.is_ok() {
                 failed(completion);
             }
-            self.0 ^= completion.wr_id;
-        }
+            sum ^= completion.wr_id;
+        })?;
+        self.sum = sum;
+        Ok(count as u32)
     }
 }
 

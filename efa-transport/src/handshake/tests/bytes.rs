@@ -7,12 +7,13 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::{Store, cases, endpoint};
-use crate::address::{EndpointAddress, Gid};
+use crate::address::EndpointAddress;
 use crate::handshake::error::Step;
 use crate::handshake::machine::{Event, Machine};
 use crate::handshake::wire::{self, Frame, FrameError, FrameReader, Hello};
 use crate::handshake::*;
 use crate::remote::RemoteRegion;
+use efa_verbs::Gid;
 
 fn runner() -> TestRunner {
     let cases = u32::try_from(cases(2_000)).unwrap_or(u32::MAX);

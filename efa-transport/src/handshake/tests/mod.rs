@@ -10,7 +10,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::address::{EndpointAddress, Gid};
+use crate::address::EndpointAddress;
+use efa_verbs::Gid;
 
 /// The number of random cases: from the environment, or `default`.
 fn cases(default: u64) -> u64 {

@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use super::parts::{DOMAIN, Handle, Registry, Session, Token};
-use crate::address::{EndpointAddress, Gid};
+use crate::address::EndpointAddress;
 use crate::failure::FailureKind;
 use crate::operation::{Kind, OperationId};
 use crate::peers::{NewPeer, PeerId};
 use crate::scheduler::operations::request_id;
 use crate::scheduler::plan::Plannable;
 use crate::scheduler::{Begin, Credits, Piece, QUANTUM, Scheduler, Unknown};
+use efa_verbs::Gid;
 
 /// A scheduler with some peers.
 struct Case {

@@ -4,10 +4,11 @@ use std::rc::{Rc, Weak};
 
 use super::parts::Handle;
 use super::world::World;
-use crate::address::{EndpointAddress, Gid};
+use crate::address::EndpointAddress;
 use crate::failure::FailureKind;
 use crate::peers::{Gone, NewPeer, PeerId};
 use crate::scheduler::operations::Status;
+use efa_verbs::Gid;
 
 /// What the harness knows of a peer.
 pub(super) struct PeerModel {

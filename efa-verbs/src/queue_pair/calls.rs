@@ -5,59 +5,32 @@ use std::ptr::NonNull;
 
 use efa_sys as sys;
 
-use super::{Operation, Operations};
-use crate::error::{Error, Limit, Result};
-use crate::handle::Destination;
-use crate::region::Sge;
+use crate::error::{Error, Result};
+use crate::request::{Destination, Request};
+use crate::types::Operations;
 
 type Void = unsafe extern "C" fn(*mut sys::ibv_qp_ex);
 
 /// The send side's entry points. Those of operations that were not asked for are `None`.
-pub(super) struct SendEntry {
-    pub(super) qp: *mut sys::ibv_qp_ex,
-    pub(super) wr_id: *mut u64,
-    pub(super) start: Void,
-    pub(super) complete: unsafe extern "C" fn(*mut sys::ibv_qp_ex) -> i32,
-    pub(super) abort: Void,
-    pub(super) set_sge: unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32),
-    pub(super) set_sge_list: unsafe extern "C" fn(*mut sys::ibv_qp_ex, usize, *const sys::ibv_sge),
-    pub(super) set_inline: unsafe extern "C" fn(*mut sys::ibv_qp_ex, *mut libc::c_void, usize),
-    pub(super) set_addr: unsafe extern "C" fn(*mut sys::ibv_qp_ex, *mut sys::ibv_ah, u32, u32),
-    pub(super) send: Option<Void>,
-    pub(super) send_imm: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32)>,
-    pub(super) read: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64)>,
-    pub(super) write: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64)>,
-    pub(super) write_imm: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32)>,
+pub(super) struct SendCalls {
+    qp: *mut sys::ibv_qp_ex,
+    wr_id: *mut u64,
+    start: Void,
+    complete: unsafe extern "C" fn(*mut sys::ibv_qp_ex) -> i32,
+    abort: Void,
+    set_sge: unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32),
+    set_sge_list: unsafe extern "C" fn(*mut sys::ibv_qp_ex, usize, *const sys::ibv_sge),
+    set_inline: unsafe extern "C" fn(*mut sys::ibv_qp_ex, *mut libc::c_void, usize),
+    set_addr: unsafe extern "C" fn(*mut sys::ibv_qp_ex, *mut sys::ibv_ah, u32, u32),
+    send: Option<Void>,
+    send_imm: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32)>,
+    read: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64)>,
+    write: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64)>,
+    write_imm: Option<unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32)>,
     pub(super) post_recv: sys::PostRecv,
-    pub(super) phase: Phase,
-    /// What was pushed that cannot be, in [`Phase::Refused`].
-    refusal: Refusal,
 }
 
-/// Where posting stands: one comparison tells whether a session may begin, and whether one may be
-/// completed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
-pub(super) enum Phase {
-    /// The queue pair is not in RTS.
-    NotReady,
-    /// No session is open.
-    Ready,
-    /// A session is open.
-    Open,
-    /// Something was pushed to the open session that cannot be; it fails.
-    Refused,
-}
-
-/// What cannot be pushed.
-#[derive(Clone, Copy)]
-pub(super) enum Refusal {
-    /// An operation that the queue pair was not created for.
-    Operation(Operation),
-    /// More of something than the queue pair was created with.
-    Limit(Limit, usize, u32),
-}
-
-impl SendEntry {
+impl SendCalls {
     /// Fetches and checks the entry points; whatever is missing is named, all of it.
     pub(super) fn fetch(raw: NonNull<sys::ibv_qp>, operations: Operations) -> Result<Self> {
         // SAFETY: the queue pair is alive.
@@ -99,8 +72,6 @@ impl SendEntry {
                     .wr_rdma_write_imm
                     .filter(|_| wanted(Operations::WRITE_WITH_IMMEDIATE)),
                 post_recv: post_recv?,
-                phase: Phase::NotReady,
-                refusal: Refusal::Operation(Operation::Send),
             })
         })();
         match entry {
@@ -114,44 +85,97 @@ impl SendEntry {
         }
     }
 
-    #[cold]
-    pub(super) fn refuse(&mut self, operation: Operation) {
-        self.refuse_for(Refusal::Operation(operation));
-    }
-
-    #[cold]
-    pub(super) fn refuse_limit(&mut self, what: Limit, wanted: usize, limit: u32) {
-        self.refuse_for(Refusal::Limit(what, wanted, limit));
-    }
-
-    /// The first reason stays.
-    fn refuse_for(&mut self, refusal: Refusal) {
-        if self.phase == Phase::Open {
-            (self.phase, self.refusal) = (Phase::Refused, refusal);
-        }
-    }
-
-    /// Why the open session fails, if it does.
-    pub(super) fn refusal(&self) -> Option<Refusal> {
-        (self.phase == Phase::Refused).then_some(self.refusal)
-    }
-
-    #[inline(always)]
-    pub(super) fn is_open(&self) -> bool {
-        self.phase >= Phase::Open
-    }
-
+    /// Opens a session, which takes the send queue's lock.
+    ///
     /// # Safety
     ///
-    /// A session is open, the operation's own entry point was just called for `wr_id`, and `sge`
-    /// and `to` are as for [`QueuePair::push_write`](super::QueuePair::push_write).
+    /// The queue pair is alive, and no session is open.
+    #[inline]
+    pub(super) unsafe fn start(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { (self.start)(self.qp) };
+    }
+
+    /// Posts the session's requests, all or none, and closes it. Returns the error number.
+    ///
+    /// # Safety
+    ///
+    /// A session is open.
+    #[inline]
+    pub(super) unsafe fn complete(&self) -> i32 {
+        // SAFETY: the caller's promise. The call frees the lock in every case.
+        unsafe { (self.complete)(self.qp) }
+    }
+
+    /// Drops the session's requests and closes it.
+    ///
+    /// # Safety
+    ///
+    /// A session is open.
+    pub(super) unsafe fn abort(&self) {
+        // SAFETY: the caller's promise. The call frees the lock.
+        unsafe { (self.abort)(self.qp) };
+    }
+
+    /// Adds a request to the session. False for a kind that the queue pair was not created for; then the
+    /// session must be aborted.
+    ///
+    /// # Safety
+    ///
+    /// A session is open; and as for [`QueuePair::push`](crate::QueuePair::push).
     #[inline(always)]
-    pub(super) unsafe fn finish(&self, to: &Destination, sge: Sge) {
-        // SAFETY: the order is that which verbs ask for: operation, buffers, address.
+    pub(super) unsafe fn push(
+        &mut self,
+        wr_id: u64,
+        to: &Destination,
+        request: Request<'_>,
+    ) -> bool {
+        let Self { qp, .. } = *self;
+        // SAFETY: `wr_id` points into the queue pair, which is alive. A session is open, so the calls
+        // may be made, in the order that verbs ask for: operation, buffers, address. A list of pieces
+        // has the layout of `ibv_sge`; it and inline bytes are copied by the calls, and not written.
         unsafe {
-            (self.set_sge)(self.qp, sge.lkey, sge.addr, sge.length);
-            (self.set_addr)(self.qp, to.ah, to.queue_pair, to.queue_key);
+            *self.wr_id = wr_id;
+            let immediate = match request {
+                Request::Write { immediate, .. }
+                | Request::Send { immediate, .. }
+                | Request::SendInline { immediate, .. } => immediate.map(u32::to_be),
+                Request::Read { .. } => None,
+            };
+            match request {
+                Request::Write { remote, .. } => match (immediate, self.write, self.write_imm) {
+                    (None, Some(write), _) => write(qp, remote.rkey, remote.addr),
+                    (Some(immediate), _, Some(write)) => {
+                        write(qp, remote.rkey, remote.addr, immediate);
+                    }
+                    _ => return false,
+                },
+                Request::Read { remote, .. } => match self.read {
+                    Some(read) => read(qp, remote.rkey, remote.addr),
+                    None => return false,
+                },
+                Request::Send { .. } | Request::SendInline { .. } => {
+                    match (immediate, self.send, self.send_imm) {
+                        (None, Some(send), _) => send(qp),
+                        (Some(immediate), _, Some(send)) => send(qp, immediate),
+                        _ => return false,
+                    }
+                }
+            }
+            match request {
+                Request::Write { local, .. } | Request::Read { local, .. } => {
+                    (self.set_sge)(qp, local.lkey, local.addr, local.length);
+                }
+                Request::Send { local, .. } => {
+                    (self.set_sge_list)(qp, local.len(), local.as_ptr().cast());
+                }
+                Request::SendInline { bytes, .. } => {
+                    (self.set_inline)(qp, bytes.as_ptr().cast_mut().cast(), bytes.len());
+                }
+            }
+            (self.set_addr)(qp, to.ah, to.queue_pair, to.queue_key);
         }
+        true
     }
 }
 
@@ -200,7 +224,7 @@ mod tests {
     fn every_missing_entry_point_is_named() {
         // SAFETY: nullable function pointers and data pointers.
         let nothing: sys::QpEntry = unsafe { mem::zeroed() };
-        let names = missing(&nothing, Operations::NONE);
+        let names = missing(&nothing, Operations::empty());
         assert!(names.contains(&"wr_start") && !names.contains(&"wr_rdma_write"));
         let names = missing(&nothing, Operations::WRITE | Operations::READ);
         assert!(names.contains(&"wr_rdma_write") && names.contains(&"wr_rdma_read"));

@@ -2,14 +2,15 @@
 
 use efa_sys as sys;
 
-use crate::completion::{Received, RecvCompletion, VendorStatus};
+use crate::completion::{RecvCompletion, RecvKind};
 use crate::gid::Gid;
+use crate::status::VendorStatus;
 
 pub(super) type Read<T> = unsafe extern "C" fn(*mut sys::ibv_cq_ex) -> T;
 
 /// Entry points that every poll needs, checked at creation.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct PollCalls {
     pub(super) wr_id: *const u64,
     pub(super) status: *const sys::ibv_wc_status,
     pub(super) start_poll:
@@ -21,7 +22,7 @@ pub(super) struct Entry {
 
 /// Entry points for receive completions, checked at creation.
 #[derive(Clone, Copy)]
-pub(super) struct RecvEntry {
+pub(super) struct RecvCalls {
     pub(super) read_opcode: Read<sys::ibv_wc_opcode>,
     pub(super) read_byte_len: Read<u32>,
     pub(super) read_imm_data: Read<u32>,
@@ -36,7 +37,7 @@ pub(super) struct RecvEntry {
     pub(super) efa: *mut sys::efadv_cq,
 }
 
-impl Entry {
+impl PollCalls {
     /// Polls until `out` is full or the queue is empty, calling `take` for each completion. The
     /// error is start_poll's; no completion was taken then.
     ///
@@ -95,7 +96,7 @@ impl Entry {
     }
 }
 
-impl RecvEntry {
+impl RecvCalls {
     /// Fields of the current completion, all but id and status.
     ///
     /// # Safety
@@ -115,10 +116,10 @@ impl RecvEntry {
                 wr_id: 0,
                 status: VendorStatus::OK,
                 byte_len: (self.read_byte_len)(raw),
-                received: if (self.read_opcode)(raw) == sys::IBV_WC_RECV_RDMA_WITH_IMM {
-                    Received::WriteWithImmediate
+                kind: if (self.read_opcode)(raw) == sys::IBV_WC_RECV_RDMA_WITH_IMM {
+                    RecvKind::WriteWithImmediate
                 } else {
-                    Received::Send
+                    RecvKind::Send
                 },
                 unsolicited: self.is_unsolicited.is_some_and(|read| read(self.efa)),
                 immediate: with_immediate.then(|| u32::from_be((self.read_imm_data)(raw))),
@@ -202,7 +203,7 @@ mod tests {
             results: results.to_vec(),
             ..Script::default()
         });
-        let entry = Entry {
+        let calls = PollCalls {
             wr_id: ptr::null(),
             status: ptr::null(),
             start_poll: start,
@@ -212,7 +213,7 @@ mod tests {
         };
         let mut out = vec![0; room];
         // SAFETY: the entry points above do not look at the queue.
-        let result = unsafe { entry.poll(ptr::null_mut(), 4, &mut out, |slot| *slot += 1) };
+        let result = unsafe { calls.poll(ptr::null_mut(), 4, &mut out, |slot| *slot += 1) };
         if let Ok(taken) = result {
             assert!(out[..taken].iter().all(|&slot| slot == 1));
             assert!(out[taken..].iter().all(|&slot| slot == 0));
