@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use efa_tests::{Test, run, under};
-use efa_transport::diagnosis::Diagnosis;
 use efa_transport::handshake::{
     Capabilities, Connected, Connector, HandshakeConfig, HandshakeErrorKind, Incarnation, Listener,
 };
-use efa_transport::registration_cache::{CacheLimits, DomainMemory, RegistrationCache};
+use efa_transport::registration::RegistrationCache;
 use efa_transport::{Access, Buffer, Config, Domain, Endpoint, Region, RemoteRegion, connect_over};
 
 const SIZE: u64 = 256 << 10;
@@ -106,12 +105,11 @@ fn meet(
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if there.is_none()
-            && let Poll::Ready(result) =
-                connecting.poll(|completion| connector.endpoint.push(completion))
+            && let Poll::Ready(result) = connecting.poll(&mut connector.endpoint)
         {
             there = Some(result?);
         }
-        if let Some(arrival) = listener.poll(|completion| server.endpoint.push(completion)) {
+        if let Some(arrival) = listener.poll(&mut server.endpoint) {
             here = Some(arrival?);
         }
         match (here, there) {
@@ -141,9 +139,9 @@ fn many_endpoints_meet_at_one_listener() {
             clients.push((client, here));
         }
         ensure!(
-            server.endpoint.peer_count() == 20,
+            server.endpoint.peers().count() == 20,
             "{} peers",
-            server.endpoint.peer_count()
+            server.endpoint.peers().count()
         );
         ensure!(
             domain.address_handles() == 1,
@@ -170,7 +168,7 @@ fn shaking_hands_twice_makes_one_peer() {
         let [first, _] = meet((&mut listener, &mut server), &mut client)?;
         let [second, there] = meet((&mut listener, &mut server), &mut client)?;
         ensure!(first.peer == second.peer);
-        ensure!(server.endpoint.peer_count() == 1 && client.endpoint.peer_count() == 1);
+        ensure!(server.endpoint.peers().count() == 1 && client.endpoint.peers().count() == 1);
         client.put(&there)?;
         server.holds(2)
     });
@@ -194,7 +192,7 @@ fn a_failed_handshake_leaves_no_peer_and_no_address_handle() {
         });
         match mine.as_ref().map_err(|error| error.kind()) {
             Err(HandshakeErrorKind::PeerRestarted { expected, found }) => {
-                ensure!(*expected == other && *found == server.endpoint.incarnation());
+                ensure!(*expected == other && found != expected);
             }
             other => bail!("{other:?}"),
         }
@@ -203,7 +201,7 @@ fn a_failed_handshake_leaves_no_peer_and_no_address_handle() {
             matches!(its.kind(), HandshakeErrorKind::Rejected { .. }),
             "{its}"
         );
-        ensure!(server.endpoint.peer_count() == 0 && client.endpoint.peer_count() == 0);
+        ensure!(server.endpoint.peers().count() == 0 && client.endpoint.peers().count() == 0);
         ensure!(
             domain.address_handles() == 0,
             "{} handles",
@@ -274,8 +272,7 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
         let start = memory.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: only parts of the leaked memory are passed on, whose one reference ended above.
         let caller = unsafe { efa_verbs::CallerMemory::new(domain.protection_domain().clone()) };
-        let registrar = DomainMemory::new(&domain, caller)?;
-        let mut cache = RegistrationCache::new(registrar, CacheLimits::default());
+        let mut cache = RegistrationCache::new(&domain, caller)?;
         cache.get(start, SIZE, Access::LOCAL)?;
         for part in [0..SIZE / 2, SIZE / 2..SIZE] {
             let cached = cache.get(
@@ -283,11 +280,8 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
                 part.end - part.start,
                 Access::LOCAL_READ,
             )?;
-            let source = cached
-                .region
-                .slice(cached.offset..cached.offset + cached.len)?;
             let target = remote.slice(part)?;
-            let put = client.endpoint.put(there.peer, source, target)?;
+            let put = client.endpoint.put(there.peer, &cached, target)?;
             // The clone of the transfer keeps the memory registered.
             let given_up = cache.invalidate(start, 1);
             drop((given_up, cached));
@@ -300,35 +294,6 @@ fn a_cached_registration_serves_transfers_until_its_memory_is_invalidated() {
             cache.stats().hits == 2 && cache.stats().misses == 3,
             "{:?}",
             cache.stats()
-        );
-        Ok(())
-    });
-}
-
-#[test]
-fn memory_that_cannot_be_registered_is_diagnosed() {
-    run(|t| {
-        let domain = domain(t)?;
-        static CONSTANT: [u8; 4096] = [1; 4096];
-        let start = (&raw const CONSTANT).expose_provenance() as u64;
-        // SAFETY: the memory is never registered for writing: the kernel refuses, and that is the test.
-        let caller = unsafe { efa_verbs::CallerMemory::new(domain.protection_domain().clone()) };
-        let Err(error) = caller.register(start, 4096, Access::LOCAL) else {
-            bail!("read-only memory was registered for writing");
-        };
-        let diagnosis = Diagnosis::of(&error, Some(start..start + 4096));
-        ensure!(
-            matches!(diagnosis, Some(Diagnosis::ReadOnlyMapping { addr, .. }) if addr == start),
-            "{error}: {diagnosis:?}"
-        );
-        let unmapped = 4096..8192;
-        let Err(error) = caller.register(unmapped.start, 4096, Access::LOCAL) else {
-            bail!("memory that is not mapped was registered");
-        };
-        let diagnosis = Diagnosis::of(&error, Some(unmapped));
-        ensure!(
-            matches!(diagnosis, Some(Diagnosis::NotMapped { addr: 4096 })),
-            "{error}: {diagnosis:?}"
         );
         Ok(())
     });

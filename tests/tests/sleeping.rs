@@ -1,7 +1,7 @@
 //! Sleeping until something happens, on every side and for every kind of thing; and threads that
 //! don't get in each other's way.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,20 @@ use efa_verbs::DeviceCapabilities;
 /// How long an event may take. One that was lost takes for ever.
 const LATE: i32 = 30_000;
 
-fn config(wait: WaitPolicy) -> Config {
+fn config(spin: Duration) -> Config {
     Config {
         events: true,
-        wait,
-        receive_pool: Some(ReceivePool {
+        spin,
+        receive_pool: ReceivePool {
             buffers: 16,
             size: None,
-        }),
+        },
         ..Config::default()
     }
 }
 
 fn sleepy() -> Config {
-    config(WaitPolicy::SpinThenSleep(Duration::ZERO))
+    config(Duration::ZERO)
 }
 
 /// Polls, and sleeps on the descriptor alone, until `done` says so.
@@ -44,7 +44,7 @@ fn sleep_until(
         }
         if endpoint.arm()? {
             let mut poll = libc::pollfd {
-                fd: endpoint.event_fd()?.as_raw_fd(),
+                fd: endpoint.as_fd().as_raw_fd(),
                 events: libc::POLLIN,
                 revents: 0,
             };
@@ -162,7 +162,7 @@ fn waiting_spins_and_then_sleeps_as_it_was_told() {
             done(&mut pair.a, put)?;
             Ok((used, slept))
         };
-        let sleep = WaitPolicy::SpinThenSleep(Duration::from_millis(1));
+        let sleep = Duration::from_millis(1);
         let (used, slept) = waits(sleep, true)?;
         ensure!(
             used < Duration::from_millis(50) && (1..20).contains(&slept),
@@ -174,10 +174,7 @@ fn waiting_spins_and_then_sleeps_as_it_was_told() {
             used < Duration::from_millis(200) && slept > 20,
             "napping it used {used:?} and slept {slept} times"
         );
-        for policy in [
-            WaitPolicy::Spin,
-            WaitPolicy::SpinThenSleep(Duration::from_secs(10)),
-        ] {
+        for policy in [Duration::MAX, Duration::from_secs(10)] {
             let (_, slept) = waits(policy, true)?;
             ensure!(slept <= 2, "spinning it slept {slept} times");
         }
@@ -191,9 +188,9 @@ fn a_deadline_ends_an_operation_of_a_program_that_sleeps() {
         let mut pair = Pair::new(t, sleepy())?;
         let (source, target) = (pair.region(&[1; 8])?, pair.region(&[0; 8])?);
         t.ctl()?.pause()?;
-        let put = pair.a.put(pair.ab, &source, target.remote()?)?;
-        pair.a
-            .set_deadline(put, Instant::now() + Duration::from_millis(100))?;
+        let at = Instant::now() + Duration::from_millis(100);
+        let put = Put::new(pair.ab, &source, target.remote()?).deadline(at);
+        let put = pair.a.submit(put)?;
         let used = cpu();
         let begun = Instant::now();
         let failure = pair.a.wait(put, None)?.result.unwrap_err();
@@ -235,9 +232,8 @@ fn post_cost(t: &efa_tests::Test, count: usize) -> Result<Duration> {
                     })?;
                     least = least.min((cpu() - used) / BATCH);
                     pair.a.wait_all(Some(Duration::from_secs(60)))?;
-                    while let Some(completion) = pair.a.next_completion()? {
-                        completion.result?;
-                    }
+                    pair.a
+                        .poll(|done| assert!(done.result.is_ok(), "{done:?}"))?;
                 }
                 Ok(least)
             })
