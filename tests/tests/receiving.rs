@@ -1,20 +1,20 @@
 //! Messages, the receive pool, and writes with immediate data.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use efa_tests::{Pair, Test, done, ended, run, under};
-use efa_transport::{Await, Config, Error, Kind, Put, ReceivePool, Send};
+use efa_tests::{Pair, Test, done, ended, introduce, region, run};
+use efa_transport::{Await, Config, Endpoint, Error, Kind, Put, ReceivePool, Send};
 use efa_verbs::{DeviceCapabilities, VendorStatus};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
 fn with_pool() -> Config {
     Config {
-        receive_pool: Some(ReceivePool {
+        receive_pool: ReceivePool {
             buffers: 16,
             size: None,
-        }),
+        },
         ..Config::default()
     }
 }
@@ -32,9 +32,11 @@ fn a_pool_takes_any_number_of_messages_of_any_length() {
             for length in lengths {
                 let bytes = rng.bytes(length);
                 let immediate = (round % 2 == 0).then_some(length as u32 + 7);
-                let send = pair
-                    .a
-                    .submit(Send::bytes(pair.ab, &bytes).immediate_TODO(immediate))?;
+                let mut send = Send::bytes(pair.ab, &bytes);
+                if let Some(value) = immediate {
+                    send = send.immediate(value);
+                }
+                let send = pair.a.submit(send)?;
                 done(&mut pair.a, send)?;
                 let message = pair.b.wait_message(PATIENCE)?;
                 ensure!(message[..] == bytes[..], "{length} bytes differ");
@@ -66,47 +68,53 @@ fn a_message_longer_than_the_device_takes_is_refused_with_the_limit() {
 }
 
 #[test]
-fn a_posted_receive_completes_with_the_bytes_and_the_sender() {
+fn a_message_from_a_region_arrives_with_its_immediate_and_its_sender() {
     run(|t| {
         let mut pair = Pair::new(t, Config::default())?;
-        let (source, target) = (pair.region(&[9; 500])?, pair.region(&[0; 4096])?);
-        let receive = pair.b.recv(&target, 31)?;
-        let send = pair
-            .a
-            .submit(Send::new(pair.ab, &source).immediate(0xdead_beef))?;
+        let source = pair.region(&[9; 500])?;
+        let send = Send::new(pair.ab, &source).immediate(0xdead_beef);
+        let send = pair.a.submit(send)?;
         done(&mut pair.a, send)?;
-        let got = done(&mut pair.b, receive)?;
+        let got = pair.b.wait_message(PATIENCE)?;
         ensure!(
-            got.kind == Kind::Receive && got.tag == 31 && got.bytes == 500,
+            got[..] == [9; 500] && got.peer() == Some(pair.ba),
             "{got:?}"
         );
-        ensure!(
-            got.peer == Some(pair.ba) && got.immediate == Some(0xdead_beef),
-            "{got:?}"
-        );
-        ensure!(target.to_vec(..500)? == [9; 500] && target.to_vec(500..)? == [0; 3596]);
+        ensure!(got.immediate() == Some(0xdead_beef), "{got:?}");
+        ensure!(got.source_queue_pair() == pair.a.address().queue_pair());
         Ok(())
     });
 }
 
 #[test]
-fn a_receive_that_is_too_short_fails_on_both_sides() {
+fn a_message_too_long_for_the_pool_fails_at_its_sender_and_is_counted_at_the_receiver() {
     run(|t| {
-        let mut pair = Pair::new(t, Config::default())?;
-        let (source, target) = (pair.region(&[9; 500])?, pair.region(&[0; 499])?);
-        let receive = pair.b.recv(&target, 0)?;
-        let send = pair.a.submit(Send::new(pair.ab, &source))?;
-        let failure = ended(&mut pair.a, send)?.result.unwrap_err();
-        let expected = VendorStatus::REMOTE_BAD_LENGTH.0;
-        ensure!(failure.vendor_status() == Some(expected), "{failure}");
-        let failure = ended(&mut pair.b, receive)?.result.unwrap_err();
-        ensure!(failure.vendor_status().is_some(), "{failure}");
+        let short = Config {
+            receive_pool: ReceivePool {
+                buffers: 4,
+                size: Some(499),
+            },
+            ..Config::default()
+        };
+        let mut pair = Pair::new(t, short)?;
+        let source = pair.region(&[9; 500])?;
+        // More than there are buffers: each comes back.
+        for round in 1..=10 {
+            let send = pair.a.submit(Send::new(pair.ab, &source))?;
+            let failure = ended(&mut pair.a, send)?.result.unwrap_err();
+            let expected = VendorStatus::REMOTE_BAD_LENGTH.0;
+            ensure!(failure.vendor_status() == Some(expected), "{failure}");
+            ensure!(!failure.to_string().contains("max_rdma_size"), "{failure}");
+            let ends = Instant::now() + Duration::from_secs(60);
+            while pair.b.stats().messages_lost < round {
+                ensure!(Instant::now() < ends, "{:?}", pair.b.stats());
+                pair.b.poll(|_| {})?;
+            }
+        }
         // Both work on.
-        let target = pair.region(&[0; 500])?;
-        let receive = pair.b.recv(&target, 0)?;
-        let send = pair.a.submit(Send::new(pair.ab, &source))?;
+        let send = pair.a.submit(Send::new(pair.ab, source.slice(..499)?))?;
         done(&mut pair.a, send)?;
-        done(&mut pair.b, receive)?;
+        ensure!(pair.b.wait_message(PATIENCE)?[..] == [9; 499]);
         Ok(())
     });
 }
@@ -117,37 +125,67 @@ fn a_sender_with_few_retries_learns_that_the_receiver_is_not_ready() {
         t.need(DeviceCapabilities::RNR_RETRY)?;
         let config = Config {
             rnr_retries: Some(1),
+            receive_pool: ReceivePool {
+                buffers: 1,
+                size: None,
+            },
             ..Config::default()
         };
         let mut pair = Pair::new(t, config)?;
-        let (source, target) = (pair.region(&[9; 50])?, pair.region(&[0; 50])?);
-        let send = pair.a.submit(Send::new(pair.ab, &source))?;
+        let first = pair.a.send(pair.ab, b"first")?;
+        done(&mut pair.a, first)?;
+        // Its buffer is kept, so that none is left.
+        let message = pair.b.wait_message(PATIENCE)?;
+        let send = pair.a.send(pair.ab, b"second")?;
         let failure = ended(&mut pair.a, send)?.result.unwrap_err();
         ensure!(
             failure.vendor_status() == Some(VendorStatus::RNR.0),
             "{failure}"
         );
-        let receive = pair.b.recv(&target, 0)?;
-        let send = pair.a.submit(Send::new(pair.ab, &source))?;
+        drop(message);
+        pair.b.poll(|_| {})?;
+        let send = pair.a.send(pair.ab, b"third")?;
         done(&mut pair.a, send)?;
-        done(&mut pair.b, receive)?;
+        ensure!(pair.b.wait_message(PATIENCE)?[..] == *b"third");
         Ok(())
     });
 }
 
 #[test]
-fn pools_and_posted_receives_do_not_mix() {
+fn an_endpoint_without_a_pool_waits_for_nothing_and_its_peers_are_refused_at_once() {
     run(|t| {
-        let mut pair = Pair::new(t, with_pool())?;
-        let target = pair.region(&[0; 64])?;
-        let receive = pair.b.recv(&target, 0);
-        ensure!(
-            matches!(receive, Err(Error::Receive(ReceiveError::HasPool))),
-            "{receive:?}"
-        );
-        let mut plain = Pair::on(&pair.domain, Config::default())?;
-        let message = plain.b.wait_message(PATIENCE);
-        ensure!(matches!(message, Err(Error::Receive(ReceiveError::NoPool))));
+        t.need(DeviceCapabilities::RDMA_WRITE)?;
+        t.need_loopback()?;
+        let domain = t.domain()?;
+        let mut a = Endpoint::new(&domain, Config::default())?;
+        let without = Config {
+            receive_pool: ReceivePool::NONE,
+            ..Config::default()
+        };
+        let mut b = Endpoint::new(&domain, without)?;
+        let (ab, _) = introduce(&mut a, &mut b)?;
+        let (source, target) = (region(&domain, &[1; 64])?, region(&domain, &[0; 64])?);
+        let put = Put::new(ab, &source, target.remote()?);
+        for refused in [
+            a.send(ab, b"hello"),
+            a.submit(Send::new(ab, &source)),
+            a.submit(put.immediate(1)),
+            a.try_submit(put.immediate(1)),
+            a.batch(|batch| batch.add(put.immediate(1))),
+            a.batch(|batch| batch.add(Send::bytes(ab, b"hello"))),
+        ] {
+            ensure!(
+                matches!(refused, Err(Error::PeerTakesNoMessages { peer }) if peer == ab),
+                "{refused:?}"
+            );
+        }
+        // All else works.
+        let put = a.submit(put)?;
+        done(&mut a, put)?;
+        let message = b.wait_message(PATIENCE);
+        ensure!(matches!(message, Err(Error::NoReceivePool)), "{message:?}");
+        let wait = b.await_immediate(1, 1);
+        ensure!(matches!(wait, Err(Error::NoReceivePool)), "{wait:?}");
         Ok(())
     });
 }
@@ -206,78 +244,18 @@ fn count_arrivals(t: &Test, config: Config) -> Result<()> {
 }
 
 #[test]
-fn unsolicited_writes_are_counted_after_their_bytes_have_landed() {
-    run(|t| {
-        t.need(DeviceCapabilities::RDMA_WRITE | DeviceCapabilities::UNSOLICITED_WRITE_RECV)?;
-        count_arrivals(
-            t,
-            Config {
-                ..Config::default()
-            },
-        )
-    });
-}
-
-#[test]
-fn solicited_writes_are_counted_after_their_bytes_have_landed() {
+fn writes_with_immediates_are_counted_after_their_bytes_have_landed() {
     run(|t| {
         t.need(DeviceCapabilities::RDMA_WRITE)?;
         count_arrivals(
             t,
             Config {
-                receive_pool: Some(ReceivePool {
+                receive_pool: ReceivePool {
                     buffers: 64,
                     size: Some(64),
-                }),
+                },
                 ..Config::default()
             },
         )
-    });
-}
-
-#[test]
-fn sides_that_differ_in_unsolicited_receipt_end_in_a_feature_mismatch() {
-    under("profile=p5en").run(|t| {
-        let mut pair = Pair::new(
-            t,
-            Config {
-                ..Config::default()
-            },
-        )?;
-        let mut other = Pair::on(
-            &pair.domain,
-            Config {
-                ..Config::default()
-            },
-        )?;
-        let target = pair.region(&[0; 64])?;
-        let source = pair.region(&[1; 64])?;
-        // Without a handshake only the device can tell.
-        let peer = pair.a.connect(other.b.address())?;
-        other.b.connect(pair.a.address())?;
-        let put = pair
-            .a
-            .submit(Put::new(peer, &source, target.remote()?).immediate(1))?;
-        let failure = ended(&mut pair.a, put)?.result.unwrap_err();
-        let expected = VendorStatus::FEATURE_MISMATCH.0;
-        ensure!(failure.vendor_status() == Some(expected), "{failure}");
-        pair.works(&[1; 100])
-    });
-}
-
-#[test]
-fn unsolicited_receipt_is_refused_where_the_device_lacks_it() {
-    under("profile=p5").run(|t| {
-        let config = Config {
-            ..Config::default()
-        };
-        match Pair::new(t, config)
-            .map(drop)
-            .map_err(|error| error.downcast::<Error>())
-        {
-            Err(Ok(error)) => ensure!(error.to_string().contains("unsolicited"), "{error}"),
-            other => anyhow::bail!("{other:?}"),
-        }
-        Ok(())
     });
 }

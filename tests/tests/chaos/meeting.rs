@@ -64,7 +64,7 @@ impl Meetings {
             met.push((info, connected.peer));
             Ok(())
         };
-        while let Some(arrival) = self.listener.poll(|completion| endpoint.push(completion)) {
+        while let Some(arrival) = self.listener.poll(endpoint) {
             // One that failed concerns that worker alone; it comes again, or is dead.
             if let Ok(connected) = arrival {
                 note(connected)?;
@@ -72,7 +72,7 @@ impl Meetings {
         }
         let mut ended = Vec::new();
         for (&index, connector) in &mut self.connecting {
-            if let Poll::Ready(result) = connector.poll(|completion| endpoint.push(completion)) {
+            if let Poll::Ready(result) = connector.poll(endpoint) {
                 ended.push(index);
                 if let Ok(connected) = result {
                     note(connected)?;

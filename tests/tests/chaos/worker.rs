@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use efa_tests::{Rng, Test, region};
 use efa_transport::{
-    Await, Completion, Config, DataPath, Endpoint, Error, FailureKind, Full, Get, OperationId,
-    PeerId, Put, ReceivePool, Region, Send,
+    Await, Completion, Config, DataPath, Endpoint, Error, FailureKind, Get, OperationId, PeerId,
+    Put, ReceivePool, Region, Send,
 };
 
 use crate::meeting::Meetings;
@@ -44,6 +44,8 @@ const PLANS: [&str; 16] = [
 
 struct Worker<'t> {
     t: &'t Test,
+    /// The endpoint can sleep.
+    events: bool,
     rng: Rng,
     me: Info,
     endpoint: Endpoint,
@@ -158,16 +160,17 @@ impl Worker<'_> {
     fn begin(
         &mut self,
         work: Work,
-        start: impl FnOnce(&mut Endpoint, u64) -> Result<OperationId, Error>,
+        start: impl FnOnce(&mut Endpoint, u64, Instant) -> Result<OperationId, Error>,
     ) -> Result<()> {
         let tag = self.next;
         self.next += 1;
-        match start(&mut self.endpoint, tag) {
+        let soon = self.rng.one_in(20);
+        let limit = match soon {
+            true => Duration::from_millis(self.rng.below(300)),
+            false => Duration::from_secs(3600),
+        };
+        match start(&mut self.endpoint, tag, Instant::now() + limit) {
             Ok(operation) => {
-                if self.rng.one_in(20) {
-                    let at = Instant::now() + Duration::from_millis(self.rng.below(300));
-                    self.endpoint.set_deadline(operation, at)?;
-                }
                 self.open.push(operation);
                 self.work.insert(tag, work);
                 Ok(())
@@ -178,7 +181,7 @@ impl Worker<'_> {
                 self.free.extend(work.slot());
                 Ok(())
             }
-            Err(Error::Full(_) | Error::Full(Full::Operations { .. })) => {
+            Err(Error::Full(_)) => {
                 self.free.extend(work.slot());
                 Ok(())
             }
@@ -195,7 +198,7 @@ impl Worker<'_> {
         let peer = *self.rng.pick(&indices);
         match self.rng.below(14) {
             0..=5 => self.start_put(),
-            12..=13 => self.start_session(peer),
+            12..=13 => self.start_batch(peer),
             6..=8 => self.start_get(peer),
             9 => {
                 // The oldest are those that something is wrong with.
@@ -230,30 +233,35 @@ impl Worker<'_> {
         let work = Work::Put { slot, bytes };
         let value = self.me.index as u32;
         match self.rng.below(4) {
-            0 => self.begin(work, |endpoint, tag| {
-                endpoint.submit(Put::new(id, &source, remote).immediate(value).tag(tag))
+            0 => self.begin(work, |endpoint, tag, at| {
+                endpoint.submit(
+                    Put::new(id, &source, remote)
+                        .immediate(value)
+                        .tag(tag)
+                        .deadline(at),
+                )
             }),
             1 => {
                 let middle = self.rng.below(length + 1);
-                self.begin(work, |endpoint, tag| {
+                self.begin(work, |endpoint, tag, at| {
                     let pairs = [
                         (source.slice(middle..)?, remote.slice(middle..length)?),
                         (source.slice(..middle)?, remote.slice(..middle)?),
                     ];
-                    endpoint.submit(Put::parts(id, &pairs).tag(tag))
+                    endpoint.submit(Put::parts(id, &pairs).tag(tag).deadline(at))
                 })
             }
-            2 => self.begin(work, |endpoint, tag| {
-                endpoint.try_submit(Put::new(id, &source, remote).tag(tag))
+            2 => self.begin(work, |endpoint, tag, at| {
+                endpoint.try_submit(Put::new(id, &source, remote).tag(tag).deadline(at))
             }),
-            _ => self.begin(work, |endpoint, tag| {
-                endpoint.submit(Put::new(id, &source, remote).tag(tag))
+            _ => self.begin(work, |endpoint, tag, at| {
+                endpoint.submit(Put::new(id, &source, remote).tag(tag).deadline(at))
             }),
         }
     }
 
-    /// Several short puts in one session: in runs, or one by one; sometimes all of them are taken back.
-    fn start_session(&mut self, peer: usize) -> Result<()> {
+    /// Several short puts in one batch; sometimes all of them are taken back.
+    fn start_batch(&mut self, peer: usize) -> Result<()> {
         let (id, inbox, seed) = {
             let peer = &self.peers[&peer];
             (peer.id, peer.info.inbox, peer.info.seed)
@@ -277,21 +285,12 @@ impl Worker<'_> {
             }
             groups.push((bytes, puts));
         }
-        let (in_runs, take_back) = (self.rng.one_in(2), self.rng.one_in(8));
+        let take_back = self.rng.one_in(8);
         let posted = self.endpoint.batch(|batch| {
             let mut operations = Vec::new();
             for (bytes, puts) in &groups {
-                if in_runs {
-                    session.run(id, bytes, |run| {
-                        for &(_, remote, tag) in puts {
-                            operations.push(run.write(0..bytes.len(), remote, tag)?);
-                        }
-                        Ok::<_, Error>(())
-                    })?;
-                } else {
-                    for &(_, remote, tag) in puts {
-                        operations.push(batch.add(Put::new(id, bytes, remote).tag(tag))?);
-                    }
+                for &(_, remote, tag) in puts {
+                    operations.push(batch.add(Put::new(id, bytes, remote).tag(tag))?);
                 }
             }
             if take_back {
@@ -313,7 +312,7 @@ impl Worker<'_> {
                 return Ok(());
             }
             Err(Error::Overflow) if take_back => {}
-            Err(Error::Full(Full::SendQueue { .. }) | Error::Full(Full::Operations { .. })) => {}
+            Err(Error::Full(_)) => {}
             Err(Error::PeerGone { peer, .. }) => self.peers.retain(|_, known| known.id != peer),
             Err(error) => return Err(error.into()),
         }
@@ -334,8 +333,8 @@ impl Worker<'_> {
         let got = region(self.endpoint.domain(), &vec![0; length as usize])?;
         let target = got.clone();
         let at = at as usize;
-        self.begin(Work::Get { seed, at, got }, |endpoint, tag| {
-            endpoint.submit(Get::new(id, &target, remote).tag(tag))
+        self.begin(Work::Get { seed, at, got }, |endpoint, tag, at| {
+            endpoint.submit(Get::new(id, &target, remote).tag(tag).deadline(at))
         })
     }
 
@@ -349,8 +348,8 @@ impl Worker<'_> {
         let mut message = self.rng.bytes(length as usize);
         let check = sum(&message);
         message.extend_from_slice(&check.to_be_bytes());
-        self.begin(Work::Message, |endpoint, tag| {
-            endpoint.submit(Send::bytes(id, &message).tag(tag))
+        self.begin(Work::Message, |endpoint, tag, at| {
+            endpoint.submit(Send::bytes(id, &message).tag(tag).deadline(at))
         })
     }
 
@@ -410,8 +409,8 @@ impl Worker<'_> {
                 let remote = inbox.slice(start..start + bytes.len())?;
                 let got = region(self.endpoint.domain(), &vec![0; bytes.len() as usize])?;
                 let target = got.clone();
-                self.begin(Work::Check { slot, bytes, got }, |endpoint, tag| {
-                    endpoint.submit(Get::new(id, &target, remote).tag(tag))
+                self.begin(Work::Check { slot, bytes, got }, |endpoint, tag, at| {
+                    endpoint.submit(Get::new(id, &target, remote).tag(tag).deadline(at))
                 })
             }
             Work::Check { slot, bytes, got } => {
@@ -497,7 +496,7 @@ impl Worker<'_> {
 
     /// Sleeps where the endpoint can, and polls again after a while where it can't.
     fn pause(&mut self) -> Result<()> {
-        if !self.endpoint.config().events || self.work.is_empty() {
+        if !self.events || self.work.is_empty() {
             std::thread::sleep(Duration::from_micros(100));
             return Ok(());
         }
@@ -570,12 +569,10 @@ pub fn run(t: &Test) -> Result<()> {
     let domain = t.domain()?;
     let config = Config {
         send_depth: 32,
-        receive_pool: Some(ReceivePool {
+        receive_pool: ReceivePool {
             buffers: 16,
             size: None,
-        }),
-        immediate_room: 32,
-        immediate_grant: 8,
+        },
         events: (number / 2) % 2 == 1,
         // Every other life of each worker on another path.
         path: if (index + generation) % 2 == 0 {
@@ -585,6 +582,7 @@ pub fn run(t: &Test) -> Result<()> {
         },
         ..Config::default()
     };
+    let events = config.events;
     let endpoint = Endpoint::new(&domain, config)?;
     let inbox = region(&domain, &vec![0; INBOX])?;
     let seed = t.seed() ^ (number as u64 + 1) << 32;
@@ -607,6 +605,7 @@ pub fn run(t: &Test) -> Result<()> {
     meetings.everybody = all.into_iter().enumerate().collect();
     let mut worker = Worker {
         t,
+        events,
         rng: Rng::new(seed.rotate_left(7)),
         me,
         endpoint,
