@@ -89,7 +89,7 @@ impl CachedRegion {
     /// As for [`Region::remote`].
     pub fn remote(&self) -> Result<RemoteRegion> {
         let end = self.offset + self.length;
-        Ok(self.region.remote()?.slice(self.offset..end)?)
+        self.region.remote()?.slice(self.offset..end)
     }
 }
 
