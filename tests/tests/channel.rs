@@ -1,10 +1,11 @@
 //! Completion channels: waiting for a descriptor instead of polling.
 
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use efa_tests::{Node, Remote, Test, run, skip, under};
+use efa_tests::{Node, Remote, Test, alone, run, skip, under};
 use efa_verbs::{
     DataPath, DeviceCapabilities, Error, Feature, Operations, QueuePairConfig, RecvCompletion,
     SendCompletion,
@@ -198,6 +199,64 @@ fn a_queue_pair_with_unread_events_can_be_dropped() {
             node.write(&to, &[(1, region.sge(0, 16)?, there)])?;
             ensure!(readable(&mut node, SOON)?, "no event");
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn reading_the_channels_descriptor_takes_nothing_away_and_hangs_no_drop() {
+    alone().deadline(Duration::from_secs(60)).run(|t| {
+        t.need_loopback()?;
+        let mut node = Node::new(t, &config(t)?)?;
+        let region = node.region(&[1; 64])?;
+        let to = node.to(node.address()?)?;
+        let channel = node.pair().completion_channel().context("no channel")?;
+        let mut file = std::fs::File::from(channel.as_fd().try_clone_to_owned()?);
+        node.pair().arm()?;
+        node.receive(&[(1, region.sge(0, 16)?)])?;
+        node.send(&to, &[(2, region.sge(16, 16)?)])?;
+        ensure!(readable(&mut node, SOON)?, "no event");
+        let read = file.read(&mut [0; 64]);
+        ensure!(read.is_err(), "it read an event: {read:?}");
+        ensure!(readable(&mut node, SOON)?, "the event is gone");
+        drop(node);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_missing_event_capability_is_named_also_where_more_was_asked_for() {
+    under("profile=c5n").run(|t| {
+        let context = t.device()?.open()?;
+        let source_gid = context
+            .attributes()
+            .capabilities
+            .contains(DeviceCapabilities::CQ_WITH_SGID);
+        let config = QueuePairConfig {
+            completion_channel: true,
+            source_gid,
+            ..QueuePairConfig::default()
+        };
+        let error = context.alloc_pd()?.create_queue_pair(&config).err();
+        let text = error.map(|error| error.to_string()).unwrap_or_default();
+        ensure!(text.contains("completion events"), "{text}");
+        ensure!(!text.contains("RDMA"), "{text}");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_direct_path_is_refused_with_the_reason_that_applies() {
+    under("profile=c5n").run(|t| {
+        let config = QueuePairConfig {
+            path: DataPath::Direct,
+            ..QueuePairConfig::default()
+        };
+        let domain = t.device()?.open()?.alloc_pd()?;
+        let error = domain.create_queue_pair(&config).err();
+        let text = error.map(|error| error.to_string()).unwrap_or_default();
+        ensure!(text.contains("several rings"), "{text}");
+        ensure!(!text.contains("rdma-core 59"), "{text}");
         Ok(())
     });
 }

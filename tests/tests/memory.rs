@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use efa_tests::{Node, Remote, Test, run, skip};
+use efa_verbs::VendorStatus;
 use efa_verbs::{
     Access, Buffer, DeviceCapabilities, Error, Feature, Operations, Pages, QueuePairConfig,
 };
@@ -224,5 +225,131 @@ fn a_sender_is_known_by_its_handle_and_otherwise_by_its_gid() {
         ensure!(known.src_handle == Some(handle.number()), "{known:?}");
         ensure!(known.src_gid.is_none(), "{known:?}");
         Ok(())
+    });
+}
+
+/// A page that is mapped for reading only, unmapped on drop.
+struct ReadOnly(*mut u8);
+
+impl ReadOnly {
+    fn new() -> Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0) };
+        ensure!(at != libc::MAP_FAILED, std::io::Error::last_os_error());
+        Ok(Self(at.cast()))
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; the regions of it are dropped before.
+        unsafe { libc::munmap(self.0.cast(), 4096) };
+    }
+}
+
+#[test]
+fn memory_mapped_for_reading_is_a_source_and_refuses_copies_into_it() {
+    run(|t| {
+        let domain = t.device()?.open()?.alloc_pd()?;
+        let can = domain.context().attributes().capabilities;
+        let memory = ReadOnly::new()?;
+        let mut kinds = vec![Access::LOCAL_READ];
+        if can.contains(DeviceCapabilities::RDMA_READ) {
+            kinds.push(Access::REMOTE_READ);
+        }
+        for access in kinds {
+            // SAFETY: the page is mapped for longer, readable, and nobody refers to it.
+            let region = unsafe { domain.register_raw(memory.0, 4096, access) }?;
+            match region.copy_in(0, b"x") {
+                Err(Error::ReadOnlyMemory { access: named }) => ensure!(named == access),
+                other => bail!("{access}: {other:?}"),
+            }
+            let mut byte = [7];
+            region.copy_out(0, &mut byte)?;
+            ensure!(byte == [0]);
+        }
+        // SAFETY: the registration must fail, since the page can't be written.
+        let error = unsafe { domain.register_raw(memory.0, 4096, Access::LOCAL) }.unwrap_err();
+        ensure!(error.raw_os_error() == Some(libc::EFAULT), "{error}");
+        ensure!(
+            error.to_string().contains("writing, as the access demands"),
+            "{error}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_watch_tells_when_the_callers_memory_is_out_of_use() {
+    run(|t| {
+        let domain = t.device()?.open()?.alloc_pd()?;
+        let memory = ReadOnly::new()?;
+        // SAFETY: the page is mapped for longer, readable, and nobody refers to it.
+        let register = || unsafe { domain.register_raw(memory.0, 4096, Access::LOCAL_READ) };
+        let region = register()?;
+        let (watch, second) = (region.watch(), region.clone());
+        ensure!(!region.is_idle() && !watch.is_deregistered());
+        drop(region);
+        ensure!(second.is_idle() && !watch.is_deregistered());
+        drop(second);
+        ensure!(watch.is_deregistered());
+
+        let region = register()?;
+        let (watch, second) = (region.watch(), region.clone());
+        let region = region.deregister().err().context("it has another handle")?;
+        drop(second);
+        ensure!(matches!(region.deregister(), Ok(None)));
+        ensure!(watch.is_deregistered());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_second_registration_ends_the_access_of_peers_and_not_our_own() {
+    run(|t| {
+        t.need(DeviceCapabilities::RDMA_READ)?;
+        t.need_loopback()?;
+        let config = QueuePairConfig {
+            operations: Operations::READ | Operations::SEND,
+            ..QueuePairConfig::default()
+        };
+        let (mut ours, mut peer) = (Node::new(t, &config)?, Node::new(t, &config)?);
+        let region = ours.region_for(&[5; 64], Access::LOCAL)?;
+        let shared = region.register_again(Access::REMOTE_READ)?;
+        ensure!(shared.rkey() != region.rkey() && shared.addr() == region.addr());
+        let target = peer.region_for(&[0; 64], Access::LOCAL)?;
+        let (to_ours, to_peer) = (peer.to(ours.address()?)?, ours.to(peer.address()?)?);
+        let there = Remote::from(&shared).at(0);
+        peer.read(&to_ours, &[(1, target.sge(0, 64)?, there)])?;
+        peer.sent_well(1)?;
+
+        ensure!(matches!(shared.deregister(), Ok(None)));
+        peer.read(&to_ours, &[(2, target.sge(0, 64)?, there)])?;
+        let status = peer.sent(1)?[0].status;
+        ensure!(status == VendorStatus::BAD_ADDRESS, "{status}");
+        // Our own side of the memory works on.
+        peer.receive(&[(3, target.sge(0, 64)?)])?;
+        ours.send(&to_peer, &[(4, region.sge(0, 64)?)])?;
+        ours.sent_well(1)?;
+        ensure!(peer.received(1)?[0].status.is_ok());
+        Ok(())
+    });
+}
+
+#[test]
+fn memory_of_the_callers_is_registered_again_for_no_more_than_was_promised() {
+    run(|t| {
+        let domain = t.device()?.open()?.alloc_pd()?;
+        let memory = ReadOnly::new()?;
+        // SAFETY: the page is mapped for longer, readable, and nobody refers to it.
+        let region = unsafe { domain.register_raw(memory.0, 4096, Access::LOCAL_READ) }?;
+        let again = region.register_again(Access::LOCAL_READ)?;
+        ensure!(!region.is_idle(), "the memory may be given up too early");
+        drop(again);
+        match region.register_again(Access::LOCAL) {
+            Err(Error::InvalidArgument { what: "access", .. }) => Ok(()),
+            other => bail!("{other:?}"),
+        }
     });
 }

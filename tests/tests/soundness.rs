@@ -287,6 +287,43 @@ fn copies_through_two_regions_of_the_same_bytes_do_not_mix() {
 }
 
 #[test]
+fn copies_through_an_owned_region_and_one_by_address_in_another_domain_do_not_mix() {
+    const LENGTH: usize = 8 << 20;
+    alone().run(|t| {
+        let context = t.device()?.open()?;
+        let owned = context
+            .alloc_pd()?
+            .register(Buffer::zeroed(LENGTH)?, Access::LOCAL)?;
+        // SAFETY: the owned region outlives the other one, and its bytes are only reached by copying.
+        let raw = unsafe {
+            context
+                .alloc_pd()?
+                .register_raw(owned.as_ptr(), LENGTH, Access::LOCAL)
+        }?;
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for value in (1..=2).cycle() {
+                    let bytes = vec![value; LENGTH];
+                    if stop.load(Ordering::Relaxed) || owned.copy_in(0, &bytes).is_err() {
+                        break;
+                    }
+                }
+            });
+            let mut mixed = false;
+            let mut bytes = vec![0; LENGTH];
+            for _ in 0..50 {
+                mixed |= raw.copy_out(0, &mut bytes).is_err()
+                    || (1..=16).any(|part| bytes[LENGTH / 16 * part - 1] != bytes[0]);
+            }
+            stop.store(true, Ordering::Relaxed);
+            ensure!(!mixed, "a copy saw half of another");
+            Ok(())
+        })
+    });
+}
+
+#[test]
 fn buffers_that_a_queue_pair_keeps_are_not_lent_even_if_it_cannot_be_destroyed() {
     under("").run(|t| {
         let config = Config {
