@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use efa_tests::{Pair, done, ended, run, under};
 use efa_transport::{
-    Completion, Config, DataPath, EndpointAddress, Error, Get, Kind, OperationId, Put, ReceivePool,
-    Region, RemoteRegion,
+    Completion, Config, DataPath, EndpointAddress, Error, Full, Get, Kind, OperationId, Put,
+    ReceivePool, Region, RemoteRegion,
 };
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -383,6 +383,55 @@ fn requests_of_all_kinds_and_regions_share_a_batch() {
             Ok(())
         });
     }
+}
+
+#[test]
+fn a_batch_has_room_for_copies_and_requests_together() {
+    under("").run(|t| {
+        let config = Config {
+            send_depth: 8,
+            ..Config::default()
+        };
+        let mut pair = Pair::new(t, config)?;
+        let (source, target) = (pair.region(&[7; 64])?, pair.region(&[0; 64])?);
+        let remote = target.remote()?;
+        let (to_b, depth) = (pair.ab, pair.a.limits().depth);
+        let to_itself = pair.a.connect(pair.a.address())?;
+        for given_up in [true, false, true, false] {
+            let posted = pair.a.batch(|batch| {
+                // Those to itself are copied, and have no requests.
+                for number in 0..depth {
+                    assert_eq!((batch.len(), batch.room()), (number, depth - number));
+                    let peer = if number < depth / 2 { to_itself } else { to_b };
+                    batch.add(Put::new(peer, &source, remote))?;
+                }
+                assert_eq!((batch.len(), batch.room()), (depth, 0));
+                for peer in [to_itself, to_b] {
+                    let refused = batch.add(Put::new(peer, &source, remote));
+                    assert!(
+                        matches!(refused, Err(Error::Full(Full::SendQueue { .. }))),
+                        "{refused:?}"
+                    );
+                }
+                match given_up {
+                    true => Err(Error::EmptyList), // any error
+                    false => Ok(batch.len()),
+                }
+            });
+            ensure!(posted.is_err() == given_up);
+            let mut ended = 0;
+            while !given_up && ended < depth {
+                pair.a.poll(|done| {
+                    assert!(done.result.is_ok(), "{done:?}");
+                    ended += 1;
+                })?;
+            }
+            let stats = pair.a.stats();
+            ensure!((stats.free_credits, stats.live) == (depth, 0), "{stats:?}");
+        }
+        ensure!(target.to_vec(..)? == [7; 64]);
+        Ok(())
+    });
 }
 
 #[test]

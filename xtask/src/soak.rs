@@ -31,8 +31,8 @@ enum What {
     },
     /// The transport's parts without input and output: each case is a seed that replays exactly.
     Pure {
-        /// How many cases of the flow of operations and of each handshake test; a million takes
-        /// about a quarter of an hour.
+        /// How many cases of the scheduler's harness and of each handshake test; a million takes
+        /// about half an hour.
         #[arg(long, value_name = "N", default_value_t = 3_000_000)]
         cases: u64,
         /// The first seed.

@@ -6,8 +6,8 @@
  *   baseline throughput SIZE COUNT TARGET
  *   baseline latency SIZE COUNT TARGET
  *
- * TARGET is what `efa-bench target` prints: queue pair, rkey, address and length, with commas. It is on
- * the same device, so its GID is ours. Results are lines of JSON on standard output.
+ * TARGET is what `efa-bench target` prints: queue pair, rkey, address and length, with commas, and
+ * another queue pair, which this does not use. It is on the same device, so its GID is ours. Results are lines of JSON on standard output.
  *
  * All writes are of the same bytes to the same place.
  *

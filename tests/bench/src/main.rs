@@ -3,15 +3,15 @@
 //!
 //! ```text
 //! efa-bench target 1048576                         prints TARGET and waits for the end of its input
-//! efa-bench instructions LAYER PATH BATCH ROUNDS TARGET [PEERS]
+//! efa-bench instructions LAYER PATH BATCH ROUNDS TARGET [OTHERS]
 //! efa-bench throughput|latency LAYER PATH SIZE COUNT TARGET
 //! efa-bench memcpy|udp SIZE COUNT
 //! ```
 //!
-//! LAYER is `session` (requests through efa-verbs), `put` (operations of efa-transport, tracked to
-//! their completion, each batch a run), `each` (the same, not as runs) or `turns` (the same, each from
-//! another region than the one before); PATH is `libefa` or `direct`. Results are lines of JSON on
-//! standard output.
+//! LAYER is `session` (requests through efa-verbs), `put` (operations of efa-transport, posted in batches
+//! and tracked to their completion), `put-regions-in-turns` (each from another region than the one before)
+//! or `put-peers-in-turns` (each to another peer than the one before); PATH is `libefa` or `direct`; OTHERS
+//! is how many peers there are beside the target. Results are lines of JSON on standard output.
 
 mod allocations;
 mod arguments;
@@ -27,7 +27,7 @@ use efa_verbs::DataPath;
 
 use crate::allocations::Counting;
 use crate::arguments::Arguments;
-use crate::layer::{Each, Layer, Put, Session};
+use crate::layer::{Layer, PeersInTurns, Put, RegionsInTurns, Same, Session};
 use crate::target::Target;
 
 #[global_allocator]
@@ -64,12 +64,21 @@ fn measure(command: &str, mut arguments: Arguments) -> Result<()> {
     };
     let (first, second) = (arguments.next("BATCH")?, arguments.next("ROUNDS")?);
     let target: Target = arguments.next("TARGET")?;
-    let peers = arguments.next_or("PEERS", 1)?;
+    let others = arguments.next_or("OTHERS", 0)?;
     match &*layer {
         "session" => run(command, Session::new(path, &target)?, first, second),
-        "put" => run(command, Put::new(path, &target, peers)?, first, second),
-        "each" => run(command, Each::<false>::new(path, &target)?, first, second),
-        "turns" => run(command, Each::<true>::new(path, &target)?, first, second),
+        "put" => {
+            let put = Put::<Same>::new(path, &target, others)?;
+            run(command, put, first, second)
+        }
+        "put-regions-in-turns" => {
+            let put = Put::<RegionsInTurns>::new(path, &target, others)?;
+            run(command, put, first, second)
+        }
+        "put-peers-in-turns" => {
+            let put = Put::<PeersInTurns>::new(path, &target, others)?;
+            run(command, put, first, second)
+        }
         other => bail!("no such layer: {other}"),
     }
 }

@@ -11,7 +11,8 @@ use efa_verbs::{
 /// Memory to be written to, on the device that we use ourselves.
 #[derive(Clone, Debug)]
 pub struct Target {
-    pub queue_pair: u32,
+    /// Two that serve it: it is two peers.
+    pub queue_pairs: [u32; 2],
     pub rkey: u32,
     pub address: u64,
     pub length: u64,
@@ -25,14 +26,15 @@ impl FromStr for Target {
         let mut next = || {
             parts
                 .next()
-                .context("a target is QUEUE_PAIR,RKEY,ADDRESS,LENGTH")?
+                .context("a target is QUEUE_PAIR,RKEY,ADDRESS,LENGTH,OTHER_QUEUE_PAIR")?
                 .with_context(|| format!("not a number in {text:?}"))
         };
+        let (queue_pair, rkey, address, length) = (next()?, next()?, next()?, next()?);
         Ok(Self {
-            queue_pair: next()?.try_into()?,
-            rkey: next()?.try_into()?,
-            address: next()?,
-            length: next()?,
+            queue_pairs: [queue_pair.try_into()?, next()?.try_into()?],
+            rkey: rkey.try_into()?,
+            address,
+            length,
         })
     }
 }
@@ -66,16 +68,21 @@ pub fn serve(length: usize) -> Result<()> {
     )?;
     // Without a handle for who writes, the device refuses.
     let _handle = domain.create_address_handle(domain.context().gid()?)?;
-    let mut pair = domain.create_queue_pair(&QueuePairConfig {
-        operations: Operations::SEND,
-        ..QueuePairConfig::default()
-    })?;
-    bring_up(&mut pair)?;
+    let pair = || -> Result<QueuePair> {
+        let mut pair = domain.create_queue_pair(&QueuePairConfig {
+            operations: Operations::SEND,
+            ..QueuePairConfig::default()
+        })?;
+        bring_up(&mut pair)?;
+        Ok(pair)
+    };
+    let (one, other) = (pair()?, pair()?);
     println!(
-        "{},{},{},{length}",
-        pair.number(),
+        "{},{},{},{length},{}",
+        one.number(),
         region.rkey(),
-        region.addr()
+        region.addr(),
+        other.number()
     );
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::results::Results;
+use super::results::{Results, VARIANTS};
 use crate::workspace;
 
 /// A budget and what was measured.
@@ -47,20 +47,24 @@ fn judge(text: &str, results: &Results) -> Result<Vec<Verdict>> {
             .with_context(|| format!("{name} is missing or not a number"))
     };
     let mut verdicts = Vec::new();
+    let batch = number(&budgets, "batch")? as u32;
     let ratios = budgets["ratios"].as_array().context("ratios is no list")?;
     for ratio in ratios {
-        let variant = ratio["variant"]
-            .as_str()
-            .context("a ratio has no variant")?;
+        let name = |key: &str| {
+            let name = ratio[key].as_str();
+            let known = |name: &&str| VARIANTS.iter().any(|variant| variant.name == *name);
+            name.filter(known)
+                .with_context(|| format!("`{key}` of {ratio} is no variant"))
+        };
+        let (variant, base) = (name("variant")?, name("to")?);
         let of = ratio["of"].as_str().context("a ratio has no `of`")?;
-        let batch = number(ratio, "batch")? as u32;
         ensure!(
             ["post", "poll", "both"].contains(&of),
             "`of` is {of:?}, not post, poll or both"
         );
-        let measured = results.ratio(variant, batch, of);
+        let measured = results.ratio(variant, base, batch, of);
         verdicts.push(Verdict {
-            what: format!("({variant}) {of}, batches of {batch}, in relation to (a)"),
+            what: format!("{variant}, {of}, in relation to {base}"),
             limit: number(ratio, "at_most")?,
             measured,
             at_least: false,
@@ -79,7 +83,7 @@ fn judge(text: &str, results: &Results) -> Result<Vec<Verdict>> {
         at_least: false,
     });
     verdicts.push(Verdict {
-        what: "post with 10,000 peers in relation to 1".into(),
+        what: "post with 10,000 other peers in relation to none".into(),
         limit: number(&budgets, "post_with_many_peers")?,
         measured: results.peers_ratio(),
         at_least: false,
@@ -101,7 +105,8 @@ mod tests {
     use crate::bench::results::Count;
 
     const BUDGETS: &str = r#"{
-        "ratios": [{ "variant": "c", "of": "both", "batch": 16, "at_most": 0.5 }],
+        "batch": 16,
+        "ratios": [{ "variant": "put-direct", "to": "c-poll-start", "of": "both", "at_most": 0.5 }],
         "allocations_per_operation": 0, "bytes_per_peer": 128,
         "post_with_many_peers": 1.05, "soft_efa_of_udp": 0.5
     }"#;
@@ -109,36 +114,23 @@ mod tests {
     #[test]
     fn a_budget_is_exceeded_by_more_and_not_by_what_was_not_measured() {
         let mut results = Results::default();
-        results.count(
-            "a",
-            16,
-            Count {
-                post: 100.0,
-                poll: 60.0,
-            },
-        );
-        results.count(
-            "c",
-            16,
-            Count {
-                post: 50.0,
-                poll: 31.0,
-            },
-        );
+        let count = |post, poll| Count { post, poll };
+        results.count("c-poll-start", 16, count(100.0, 60.0));
+        results.count("put-direct", 16, count(50.0, 31.0));
         let verdicts = judge(BUDGETS, &results).unwrap();
         assert!(!verdicts[0].met());
         assert!(verdicts[1..].iter().all(Verdict::met));
-        results.count(
-            "c",
-            16,
-            Count {
-                post: 50.0,
-                poll: 30.0,
-            },
-        );
+        results.count("put-direct", 16, count(50.0, 30.0));
         assert!(judge(BUDGETS, &results).unwrap()[0].met());
         results.allocations_per_operation = Some(0.001);
         assert!(!judge(BUDGETS, &results).unwrap()[1].met());
+    }
+
+    #[test]
+    fn a_budget_of_what_is_not_measured_is_refused() {
+        let text = BUDGETS.replace("put-direct", "put");
+        let error = judge(&text, &Results::default()).err().unwrap();
+        assert!(error.to_string().contains("is no variant"), "{error}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use soft_efa::options::Options;
 use crate::rdma_core::{self, RdmaCore};
 use crate::soft_efa::Software;
 use crate::{build, packages, process, workspace};
-use results::{BATCHES, Count, Results, Speed};
+use results::{BASE, BATCHES, Count, Results, Speed, VARIANTS, Variant};
 
 /// The first release that tells where the queues are.
 const FIRST_WITH_QUEUES: u32 = 59;
@@ -35,7 +35,17 @@ const SIZES: [(u32, u32, u32); 6] = [
     (65_536, 4000, 1000),
     (1 << 20, 400, 1000),
 ];
-const PEERS: [u32; 3] = [1, 100, 10_000];
+/// How many peers an endpoint has beside the target.
+const OTHERS: [u32; 3] = [0, 100, 10_000];
+
+/// Those whose throughput and latency are measured.
+const WITH_SPEED: [&str; 5] = [
+    BASE,
+    "session-libefa",
+    "session-direct",
+    "put-libefa",
+    "put-direct",
+];
 
 /// What follows `cargo xtask bench`.
 #[derive(Args)]
@@ -91,7 +101,7 @@ fn report(arguments: &Bench) -> Result<usize> {
         None => workspace::target().join("bench"),
     };
     fs::create_dir_all(&out).with_context(|| format!("can't make {}", out.display()))?;
-    if results.counted("a", 1).is_some() {
+    if results.counted(BASE, 1).is_some() {
         println!("{}", table::instructions(&results));
     }
     if !results.speed.is_empty() {
@@ -191,6 +201,19 @@ impl Programs {
         process::run(&mut compiler)?;
         Ok(Self { c, rust })
     }
+
+    /// The one that has this variant.
+    fn of(&self, variant: &Variant) -> &Path {
+        match variant.is_c() {
+            true => &self.c,
+            false => &self.rust,
+        }
+    }
+}
+
+fn variant(name: &str) -> Result<&'static Variant> {
+    let found = VARIANTS.iter().find(|variant| variant.name == name);
+    found.with_context(|| format!("no variant {name}"))
 }
 
 /// Where the programs run.
@@ -274,35 +297,18 @@ impl Drop for Target {
     }
 }
 
-/// Whose arguments a variant's program takes before the numbers.
-fn program(programs: &Programs, variant: &str) -> (PathBuf, &'static [&'static str]) {
-    match variant {
-        "a" => (programs.c.clone(), &["wr"]),
-        "b" => (programs.c.clone(), &["classic"]),
-        "c" => (programs.rust.clone(), &["session", "libefa"]),
-        "d" => (programs.rust.clone(), &["put", "libefa"]),
-        "e" => (programs.rust.clone(), &["session", "direct"]),
-        "f" => (programs.rust.clone(), &["put", "direct"]),
-        "g" => (programs.rust.clone(), &["each", "libefa"]),
-        "h" => (programs.rust.clone(), &["each", "direct"]),
-        "i" => (programs.rust.clone(), &["turns", "libefa"]),
-        _ => (programs.rust.clone(), &["turns", "direct"]),
-    }
-}
-
 fn count(programs: &Programs, place: &Place, target: &Target, results: &mut Results) -> Result<()> {
     let output = workspace::target().join("bench/callgrind.out");
-    let one = |variant: &str, batch: u32, peers: u32| -> Result<(Count, Value)> {
-        let (path, arguments) = program(programs, variant);
+    let one = |variant: &Variant, batch: u32, others: u32| -> Result<(Count, Value)> {
         let mut command = callgrind::under(&output);
         command
-            .arg(path)
+            .arg(programs.of(variant))
             .arg("instructions")
-            .args(arguments)
+            .args(variant.arguments)
             .args([batch.to_string(), ROUNDS.to_string()])
             .arg(&target.name);
-        if peers > 1 {
-            command.arg(peers.to_string());
+        if others > 0 {
+            command.arg(others.to_string());
         }
         let said = place.result(command)?;
         let operations = said["operations"]
@@ -315,18 +321,13 @@ fn count(programs: &Programs, place: &Place, target: &Target, results: &mut Resu
         };
         Ok((count, said))
     };
-    for (variant, name) in results::VARIANTS {
-        let spinner = process::spinner(&format!("counting ({variant}) {name}"));
+    for variant in &VARIANTS {
+        let spinner = process::spinner(&format!("counting {}", variant.name));
         for batch in BATCHES {
-            let (count, said) = one(variant, batch, 1)?;
-            results.count(variant, batch, count);
-            // The second argument says it, but that of C, which goes through libefa.
-            let wanted = match program(programs, variant).1 {
-                [_, path] => path,
-                _ => "libefa",
-            };
-            if said["path"] != wanted {
-                bail!("({variant}) went by {} instead of {wanted}", said["path"]);
+            let (count, said) = one(variant, batch, 0)?;
+            results.count(variant.name, batch, count);
+            if said["path"] != variant.path() {
+                bail!("{} went by {}", variant.name, said["path"]);
             }
             if let (Some(allocations), Some(operations)) =
                 (said["allocations"].as_f64(), said["operations"].as_f64())
@@ -338,10 +339,11 @@ fn count(programs: &Programs, place: &Place, target: &Target, results: &mut Resu
         spinner.finish_and_clear();
     }
     let spinner = process::spinner("counting with many peers");
-    for peers in PEERS {
-        let (count, said) = one("d", 16, peers)?;
-        results.peers.insert(peers, count.post);
-        if peers > 1 {
+    for others in OTHERS {
+        let put = variant("put-libefa")?;
+        let (count, said) = one(put, 16, others)?;
+        results.others.insert(others, count.post);
+        if others > 0 {
             results.bytes_per_peer = said["bytes_per_peer"].as_f64();
         }
     }
@@ -357,12 +359,15 @@ fn speed(programs: &Programs, place: &Place, target: &Target, results: &mut Resu
     };
     for (size, many, few) in SIZES {
         let spinner = process::spinner(&format!("writes of {}", table::bytes(size)));
-        for variant in ["a", "c", "d", "e", "f"] {
-            let (path, arguments) = program(programs, variant);
+        for name in WITH_SPEED {
+            let variant = variant(name)?;
             // The C program has one way to poll.
-            let arguments = if variant == "a" { &[] } else { arguments };
+            let arguments = match variant.is_c() {
+                true => &[],
+                false => variant.arguments,
+            };
             let run = |what: &str, count: u32| {
-                let mut command = Command::new(&path);
+                let mut command = Command::new(programs.of(variant));
                 command
                     .arg(what)
                     .args(arguments)
@@ -379,7 +384,7 @@ fn speed(programs: &Programs, place: &Place, target: &Target, results: &mut Resu
                 p99: number(&latency, "p99")?,
                 p999: number(&latency, "p999")?,
             };
-            results.speed.insert((variant.to_owned(), size), speed);
+            results.speed.insert((name.to_owned(), size), speed);
         }
         if place.software.is_some() && matches!(size, 8 | 0x10_0000) {
             for what in ["memcpy", "udp"] {

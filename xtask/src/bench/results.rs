@@ -4,21 +4,61 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// What is measured: a letter, and what it stands for.
-pub const VARIANTS: [(&str, &str); 10] = [
-    ("a", "C, ibv_wr_* and ibv_start_poll"),
-    ("b", "C, ibv_wr_* and ibv_poll_cq"),
-    ("c", "session, requests only, libefa"),
-    ("d", "put to its completion, libefa"),
-    ("e", "session, requests only, direct"),
-    ("f", "put to its completion, direct"),
-    ("g", "as (d), one by one, no run"),
-    ("h", "as (f), one by one, no run"),
-    ("i", "as (g), two regions in turns"),
-    ("j", "as (h), two regions in turns"),
+/// A program, or a layer, that is measured.
+pub struct Variant {
+    pub name: &'static str,
+    /// What follows the command's name on the program's command line.
+    pub arguments: &'static [&'static str],
+}
+
+const fn variant(name: &'static str, arguments: &'static [&'static str]) -> Variant {
+    Variant { name, arguments }
+}
+
+/// What the others are shown in relation to: C, `ibv_wr_*` and `ibv_start_poll`.
+pub const BASE: &str = "c-poll-start";
+
+/// All that is measured. Those in C begin with `c-`; the others end with their data path.
+pub const VARIANTS: [Variant; 10] = [
+    variant(BASE, &["wr"]),
+    variant("c-poll-classic", &["classic"]),
+    variant("session-libefa", &["session", "libefa"]),
+    variant("session-direct", &["session", "direct"]),
+    variant("put-libefa", &["put", "libefa"]),
+    variant("put-direct", &["put", "direct"]),
+    variant(
+        "put-regions-in-turns-libefa",
+        &["put-regions-in-turns", "libefa"],
+    ),
+    variant(
+        "put-regions-in-turns-direct",
+        &["put-regions-in-turns", "direct"],
+    ),
+    variant(
+        "put-peers-in-turns-libefa",
+        &["put-peers-in-turns", "libefa"],
+    ),
+    variant(
+        "put-peers-in-turns-direct",
+        &["put-peers-in-turns", "direct"],
+    ),
 ];
 
-/// Requests per session.
+impl Variant {
+    pub fn is_c(&self) -> bool {
+        self.name.starts_with("c-")
+    }
+
+    /// How its requests must go.
+    pub fn path(&self) -> &'static str {
+        match self.arguments {
+            [_, path] => path,
+            _ => "libefa",
+        }
+    }
+}
+
+/// Requests per batch.
 pub const BATCHES: [u32; 4] = [1, 4, 16, 64];
 
 /// Instructions per operation.
@@ -56,8 +96,8 @@ pub struct Results {
     counts: BTreeMap<(String, u32), Count>,
     pub allocations_per_operation: Option<f64>,
     pub bytes_per_peer: Option<f64>,
-    /// Instructions to post, by number of peers.
-    pub peers: BTreeMap<u32, f64>,
+    /// Instructions to post, by how many other peers there are.
+    pub others: BTreeMap<u32, f64>,
     /// By variant and size.
     pub speed: BTreeMap<(String, u32), Speed>,
     /// Bytes per second of memcpy and UDP, by size.
@@ -73,16 +113,16 @@ impl Results {
         self.counts.get(&(variant.to_owned(), batch)).copied()
     }
 
-    /// A variant in relation to C.
-    pub fn ratio(&self, variant: &str, batch: u32, of: &str) -> Option<f64> {
-        let base = self.counted("a", batch)?.of(of);
+    /// A variant in relation to another.
+    pub fn ratio(&self, variant: &str, base: &str, batch: u32, of: &str) -> Option<f64> {
+        let base = self.counted(base, batch)?.of(of);
         Some(self.counted(variant, batch)?.of(of) / base)
     }
 
     /// Posting with the most peers in relation to posting with the fewest.
     pub fn peers_ratio(&self) -> Option<f64> {
-        let (_, few) = self.peers.first_key_value()?;
-        let (_, many) = self.peers.last_key_value()?;
+        let (_, few) = self.others.first_key_value()?;
+        let (_, many) = self.others.last_key_value()?;
         Some(many / few)
     }
 
@@ -98,7 +138,7 @@ impl Results {
         ]
         .into_iter()
         .filter_map(|(what, size)| {
-            let speed = self.speed.get(&("a".to_owned(), size))?;
+            let speed = self.speed.get(&(BASE.to_owned(), size))?;
             Some((
                 what,
                 speed.bytes_per_second / self.plain_speed("udp", size)?,
@@ -114,9 +154,9 @@ impl Results {
             .map(|((variant, batch), count)| {
                 json!({
                     "variant": variant, "batch": batch, "post": count.post, "poll": count.poll,
-                    "post_ratio": self.ratio(variant, *batch, "post"),
-                    "poll_ratio": self.ratio(variant, *batch, "poll"),
-                    "both_ratio": self.ratio(variant, *batch, "both"),
+                    "post_ratio": self.ratio(variant, BASE, *batch, "post"),
+                    "poll_ratio": self.ratio(variant, BASE, *batch, "poll"),
+                    "both_ratio": self.ratio(variant, BASE, *batch, "both"),
                 })
             })
             .collect();
@@ -139,11 +179,11 @@ impl Results {
         json!({
             "rdma_core": self.rdma_core,
             "device": self.device,
-            "variants": VARIANTS.iter().copied().collect::<BTreeMap<_, _>>(),
+            "base": BASE,
             "instructions": counts,
             "allocations_per_operation": self.allocations_per_operation,
             "bytes_per_peer": self.bytes_per_peer,
-            "post_by_peers": self.peers,
+            "post_by_other_peers": self.others,
             "speed": speed,
             "plain": plain,
         })
@@ -155,35 +195,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_to_the_same_batch_of_c() {
+    fn ratios_are_to_the_same_batch_of_the_base() {
         let mut results = Results::default();
-        results.count(
-            "a",
-            1,
-            Count {
-                post: 300.0,
-                poll: 100.0,
-            },
-        );
-        results.count(
-            "a",
-            16,
-            Count {
-                post: 200.0,
-                poll: 100.0,
-            },
-        );
-        results.count(
-            "e",
-            16,
-            Count {
-                post: 50.0,
-                poll: 40.0,
-            },
-        );
-        assert_eq!(results.ratio("e", 16, "post"), Some(0.25));
-        assert_eq!(results.ratio("e", 16, "poll"), Some(0.4));
-        assert_eq!(results.ratio("e", 16, "both"), Some(0.3));
-        assert_eq!(results.ratio("e", 1, "post"), None);
+        let mut count = |variant, batch, post, poll| {
+            results.count(variant, batch, Count { post, poll });
+        };
+        count(BASE, 1, 300.0, 100.0);
+        count(BASE, 16, 200.0, 100.0);
+        count("put-direct", 16, 50.0, 40.0);
+        let ratio = |batch, of| results.ratio("put-direct", BASE, batch, of);
+        assert_eq!(ratio(16, "post"), Some(0.25));
+        assert_eq!(ratio(16, "poll"), Some(0.4));
+        assert_eq!(ratio(16, "both"), Some(0.3));
+        assert_eq!(ratio(1, "post"), None);
     }
 }

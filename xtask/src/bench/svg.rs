@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::results::{Results, VARIANTS};
+use super::results::{Results, VARIANTS, Variant};
 use super::table::bytes;
 
 const WIDTH: f64 = 420.0;
@@ -22,12 +22,12 @@ pub fn draw(results: &Results) -> String {
 "#,
         HEIGHT + 2.5 * MARGIN
     );
-    let throughput = |size: u32, letter: &str| {
-        let speed = results.speed.get(&(letter.to_owned(), size))?;
+    let throughput = |size: u32, name: &str| {
+        let speed = results.speed.get(&(name.to_owned(), size))?;
         Some(speed.bytes_per_second / 1e6)
     };
     let latency =
-        |size: u32, letter: &str| Some(results.speed.get(&(letter.to_owned(), size))?.p50 * 1e6);
+        |size: u32, name: &str| Some(results.speed.get(&(name.to_owned(), size))?.p50 * 1e6);
     let mut sizes: Vec<u32> = results.speed.keys().map(|(_, size)| *size).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -39,12 +39,12 @@ pub fn draw(results: &Results) -> String {
         &sizes,
         latency,
     );
-    for (i, (letter, name)) in VARIANTS.iter().enumerate() {
+    for (i, Variant { name, .. }) in VARIANTS.iter().enumerate() {
         let x = MARGIN + (i % 3) as f64 * 300.0;
         let y = HEIGHT + 1.9 * MARGIN + (i / 3) as f64 * 18.0;
         let _ = writeln!(
             svg,
-            r#"<rect x="{x}" y="{}" width="12" height="12" fill="{}"/><text x="{}" y="{y}">({letter}) {name}</text>"#,
+            r#"<rect x="{x}" y="{}" width="12" height="12" fill="{}"/><text x="{}" y="{y}">{name}</text>"#,
             y - 11.0,
             COLOURS[i],
             x + 18.0
@@ -63,7 +63,7 @@ fn chart(
 ) {
     let values: Vec<f64> = sizes
         .iter()
-        .flat_map(|&size| VARIANTS.iter().map(move |(letter, _)| (size, *letter)))
+        .flat_map(|&size| VARIANTS.iter().map(move |variant| (size, variant.name)))
         .filter_map(|(size, letter)| value(size, letter))
         .filter(|value| *value > 0.0)
         .collect();
@@ -114,10 +114,10 @@ fn chart(
             bytes(size)
         );
     }
-    for (i, (letter, _)) in VARIANTS.iter().enumerate() {
+    for (i, Variant { name, .. }) in VARIANTS.iter().enumerate() {
         let points: Vec<String> = sizes
             .iter()
-            .filter_map(|&size| Some(format!("{:.1},{:.1}", x(size), y(value(size, letter)?))))
+            .filter_map(|&size| Some(format!("{:.1},{:.1}", x(size), y(value(size, name)?))))
             .collect();
         if !points.is_empty() {
             let _ = writeln!(
@@ -139,14 +139,14 @@ mod tests {
     fn each_measured_variant_has_a_line_in_both_charts() {
         let mut results = Results::default();
         for size in [8, 4096] {
-            for letter in ["a", "e"] {
+            for name in ["c-poll-start", "put-direct"] {
                 let speed = Speed {
                     bytes_per_second: 1e6,
                     p50: 1e-4,
                     p99: 2e-4,
                     p999: 3e-4,
                 };
-                results.speed.insert((letter.to_owned(), size), speed);
+                results.speed.insert((name.to_owned(), size), speed);
             }
         }
         let svg = draw(&results);

@@ -3,33 +3,29 @@
 use std::fmt::Write;
 
 use super::budget::Verdict;
-use super::results::{BATCHES, Results, VARIANTS};
+use super::results::{BASE, BATCHES, Results, VARIANTS, Variant};
 
-/// Instruction counts, with the ratio to (a) below each.
+/// Instruction counts, each with its ratio to the base's.
 pub fn instructions(results: &Results) -> String {
-    let mut text = String::from("instructions per operation, and in relation to (a)\n");
-    let mut line = format!("{:39}", "batches of");
+    let mut text = format!("instructions per operation, and in relation to {BASE}\n");
+    let mut line = format!("{:34}", "batches of");
     for batch in BATCHES {
         let _ = write!(line, "{batch:>18}");
     }
     let _ = writeln!(text, "{line}");
-    for (letter, name) in VARIANTS {
+    for Variant { name, .. } in &VARIANTS {
         for what in ["post", "poll"] {
-            let title = if what == "post" {
-                format!("{letter}  {name}")
-            } else {
-                String::new()
-            };
-            let mut line = format!("{title:34}{what:5}");
+            let title = if what == "post" { name } else { "" };
+            let mut line = format!("{title:29}{what:5}");
             for batch in BATCHES {
-                let cell = match results.counted(letter, batch) {
+                let cell = match results.counted(name, batch) {
                     Some(count) => {
                         let value = if what == "post" {
                             count.post
                         } else {
                             count.poll
                         };
-                        let ratio = results.ratio(letter, batch, what).unwrap_or(1.0);
+                        let ratio = results.ratio(name, BASE, batch, what).unwrap_or(1.0);
                         format!("{value:.1}  {ratio:.2}")
                     }
                     None => "-".to_owned(),
@@ -42,23 +38,23 @@ pub fn instructions(results: &Results) -> String {
     text
 }
 
-/// Throughput and latency, in relation to (a).
+/// Throughput and latency, in relation to the base's.
 pub fn speed(results: &Results) -> String {
     let mut sizes: Vec<u32> = results.speed.keys().map(|(_, size)| *size).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let mut text = format!(
-        "{:>10}  {:>12}  {:>14}{:>10}{:>10}{:>10}\n",
+        "{:>10}  {:>14}  {:>14}{:>10}{:>10}{:>10}\n",
         "size", "", "throughput", "p50", "p99", "p99.9"
     );
     for size in sizes {
-        let base = results.speed.get(&("a".to_owned(), size));
-        for (letter, _) in VARIANTS {
-            let Some(speed) = results.speed.get(&(letter.to_owned(), size)) else {
+        let base = results.speed.get(&(BASE.to_owned(), size));
+        for Variant { name, .. } in &VARIANTS {
+            let Some(speed) = results.speed.get(&((*name).to_owned(), size)) else {
                 continue;
             };
             let cells = match base {
-                Some(base) if letter != "a" => {
+                Some(base) if *name != BASE => {
                     let latency = |get: fn(&super::results::Speed) -> f64| {
                         format!("{:.2} ×", get(speed) / get(base))
                     };
@@ -76,7 +72,7 @@ pub fn speed(results: &Results) -> String {
                     microseconds(speed.p999),
                 ],
             };
-            let shown = if letter == "a" {
+            let shown = if *name == BASE {
                 bytes(size)
             } else {
                 String::new()
@@ -84,7 +80,7 @@ pub fn speed(results: &Results) -> String {
             let [throughput, p50, p99, p999] = cells;
             let _ = writeln!(
                 text,
-                "{shown:>10}  {letter:>12}  {throughput:>14}{p50:>10}{p99:>10}{p999:>10}"
+                "{shown:>10}  {name:>14}  {throughput:>14}{p50:>10}{p99:>10}{p999:>10}"
             );
         }
         for what in ["memcpy", "udp"] {
@@ -93,7 +89,7 @@ pub fn speed(results: &Results) -> String {
                 let speed = rate(*plain);
                 let _ = writeln!(
                     text,
-                    "{:>10}  {what:>12}  {speed:>14}  (a) is {relation:.3} of it",
+                    "{:>10}  {what:>14}  {speed:>14}  {BASE} is {relation:.3} of it",
                     ""
                 );
             }
@@ -157,9 +153,9 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_post_and_one_for_poll_of_each() {
         let mut results = Results::default();
-        for (letter, _) in VARIANTS {
+        for variant in &VARIANTS {
             results.count(
-                letter,
+                variant.name,
                 16,
                 Count {
                     post: 200.0,

@@ -1,6 +1,6 @@
 //! What must hold after every step, and at the end.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::model::{Operation, key};
 use super::world::World;
@@ -68,7 +68,7 @@ impl World {
             .chain(self.completed.iter().map(|(it, _)| it))
         {
             assert!(
-                posted.handle.upgrade().is_some(),
+                posted.handle.strong_count() > 0,
                 "an address handle went early"
             );
         }
@@ -86,7 +86,7 @@ impl World {
             }
             let there = usable || peer.gone == Some(Gone::NotReady);
             let needed = there || tally.in_use > 0;
-            let alive = peer.handle.upgrade().is_some();
+            let alive = peer.handle.strong_count() > 0;
             assert!(
                 alive || !needed || self.is_local(peer.id),
                 "an address handle went early"
@@ -99,14 +99,19 @@ impl World {
 
     /// Memory is kept exactly as long as the program has it or an operation may use it.
     fn check_memory(&mut self) {
-        let mut needed: HashSet<u64> = self.kept.iter().map(|&(serial, _)| serial).collect();
+        let mut needed = vec![false; self.serials as usize + 1];
+        for &(serial, _) in &self.kept {
+            needed[serial as usize] = true;
+        }
         for operation in self.operations.values().filter(|it| it.is_in_use()) {
-            needed.extend(&operation.memory);
+            for &serial in &operation.memory {
+                needed[serial as usize] = true;
+            }
         }
         self.memory.retain(|(serial, memory)| {
-            let alive = memory.upgrade().is_some();
-            assert!(alive || !needed.contains(serial), "memory went early");
-            assert!(needed.contains(serial) || !alive, "memory was not released");
+            let (alive, needed) = (memory.strong_count() > 0, needed[*serial as usize]);
+            assert!(alive || !needed, "memory went early");
+            assert!(needed || !alive, "memory was not released");
             alive
         });
     }

@@ -44,11 +44,13 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for seed in 0..200 {
-        assert_eq!(run(seed), run(seed), "seed {seed}");
+    let mut different = HashSet::new();
+    for seed in 0..100 {
+        let trace = run(seed);
+        assert_eq!(run(seed), trace, "seed {seed}");
+        different.insert(trace);
     }
-    let different: HashSet<u64> = (0..200).map(run).collect();
-    assert!(different.len() > 190);
+    assert!(different.len() > 95);
 }
 
 #[test]
@@ -58,7 +60,7 @@ fn every_operation_ends_once_whatever_the_device_does() {
         return;
     }
     let first = number("EFA_HARNESS_FIRST").unwrap_or(0);
-    let cases = number("EFA_HARNESS_CASES").unwrap_or(1500);
+    let cases = number("EFA_HARNESS_CASES").unwrap_or(1000);
     for seed in first..first.saturating_add(cases) {
         if let Err(panic) = std::panic::catch_unwind(|| run(seed)) {
             eprintln!("replay with EFA_HARNESS_SEED={seed}");

@@ -58,8 +58,9 @@ impl World {
     }
 
     pub(super) fn maybe_deadline(&mut self, id: OperationId) {
-        if self.chance(10) {
-            let at = self.now + Duration::from_millis(self.random.u64(..50));
+        if self.chance(self.deadlines) {
+            let longest = if self.chance(20) { 50 } else { 5000 };
+            let at = self.now + Duration::from_millis(self.random.u64(..longest));
             self.scheduler.set_deadline(id, at);
             self.operations.get_mut(&key(id.word)).unwrap().deadline = Some(at);
         }

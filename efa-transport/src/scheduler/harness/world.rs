@@ -45,6 +45,8 @@ pub(super) struct World {
     immediates: Immediates,
     pub(super) counters: Counters,
     values: usize,
+    /// Per cent of operations that have a deadline.
+    pub(super) deadlines: u32,
     /// Requests that went to the device.
     pub(super) requests: u64,
     /// Operations whose completion said that they failed.
@@ -61,6 +63,7 @@ impl World {
         let max_request = [1, 7, 64, 4096][random.usize(..4)];
         let capacity = [1, 4, 32, 200][random.usize(..4)];
         let values = [1, 2, 100][random.usize(..3)];
+        let deadlines = [0, 10, 100][random.usize(..3)];
         Self {
             scheduler: Scheduler::new(ENDPOINT, DOMAIN, credits, capacity, max_request),
             random,
@@ -82,6 +85,7 @@ impl World {
             immediates: Immediates::new(values),
             counters: Counters::default(),
             values,
+            deadlines,
             requests: 0,
             failed: 0,
             trace: seed,
