@@ -1,10 +1,10 @@
-//! Each ends with the endpoint whose session it is.
+//! Each ends with the endpoint whose batch it is.
 
 use efa_transport::{Endpoint, Error};
 
 fn swap(a: &mut Endpoint, b: &mut Endpoint) -> Result<(), Error> {
-    a.post(|first| {
-        b.post(|second| {
+    a.batch(|first| {
+        b.batch(|second| {
             std::mem::swap(first, second);
             Ok(())
         })

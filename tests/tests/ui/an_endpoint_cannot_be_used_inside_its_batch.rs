@@ -1,9 +1,9 @@
-//! Polling there would take a lock that the session may hold.
+//! Polling there would take a lock that the batch may hold.
 
 use efa_transport::{Endpoint, Error};
 
 fn poll(endpoint: &mut Endpoint) -> Result<(), Error> {
-    endpoint.post(|_session| {
+    endpoint.batch(|_batch| {
         endpoint.poll(|_| {})?;
         Ok(())
     })
