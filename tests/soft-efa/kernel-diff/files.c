@@ -58,9 +58,6 @@ static void mappings(void)
 {
 	int fd = open_context(), other = open_context(), read_only;
 	struct efa_cq_out ring;
-	struct ib_uverbs_create_cq in = { .cqe = 1024, .comp_channel = -1 };
-	struct ib_uverbs_create_cq_resp out;
-	struct efa_cq_in driver = { .entry_size = 32, .sub_cqs = limits().sub_cqs_per_cq };
 	uint32_t pd = a_pd(fd), cq;
 	struct ib_uverbs_create_qp request;
 	struct efa_qp_in more = { .rq_ring_size = 1024 * 16, .sq_ring_size = 64 * 256 };
@@ -68,9 +65,7 @@ static void mappings(void)
 	static const uint64_t unknown[] = { 0, 4096, 1 << 20, 1ull << 30, 1ull << 40, 1ull << 50 };
 	uint64_t keys[12];
 
-	errno = command(fd, (struct command){ .number = IB_USER_VERBS_CMD_CREATE_CQ, IN(in), OUT(out), DRIVER_IN(driver), DRIVER_OUT(ring) });
-	need(!errno, "no completion queue");
-	cq = out.cq_handle;
+	cq = a_cq(fd, &ring);
 	request = qp_request(pd, cq, true);
 	request.max_send_wr = 256;
 	request.max_recv_wr = 1024;
