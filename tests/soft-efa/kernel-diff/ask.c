@@ -203,35 +203,17 @@ int open_device(void)
 
 static struct efa_context_out known_limits;
 
-static void open_by_method(int fd)
+/* Contexts and completion queues are made by their methods: Linux 7.3 refuses both commands where
+ * the methods exist. */
+int open_context(void)
 {
+	int fd = open_device();
 	struct attributes all = method(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT);
 	struct efa_context_in driver = { .supported = 3 };
 
 	add_in(&all, UVERBS_ATTR_UHW_IN, &driver, sizeof(driver));
 	add(&all, UVERBS_ATTR_UHW_OUT, &known_limits, sizeof(known_limits));
 	errno = run(fd, &all);
-}
-
-static void open_by_command(int fd)
-{
-	struct ib_uverbs_get_context in = {};
-	struct ib_uverbs_get_context_resp out = {};
-	struct efa_context_in driver = { .supported = 3 };
-
-	errno = command(fd, (struct command){
-		.number = IB_USER_VERBS_CMD_GET_CONTEXT, IN(in), OUT(out), DRIVER_IN(driver), DRIVER_OUT(known_limits),
-	});
-	if (!errno)
-		close(out.async_fd);
-}
-
-int open_context(void)
-{
-	int fd = open_device();
-
-	/* Linux 7.3 refuses the command when it comes in through an ioctl. */
-	(way == INVOKED ? open_by_method : open_by_command)(fd);
 	need(!errno, "no context");
 	return fd;
 }
@@ -254,9 +236,11 @@ uint32_t a_pd(int fd)
 	return out.pd_handle;
 }
 
-static uint32_t cq_by_method(int fd, struct efa_cq_in *driver, struct efa_cq_out *driver_out)
+uint32_t a_cq(int fd, struct efa_cq_out *driver_out)
 {
 	struct attributes all = method(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE);
+	struct efa_cq_in driver = { .entry_size = 32, .sub_cqs = limits().sub_cqs_per_cq };
+	struct efa_cq_out ignored;
 	uint32_t entries = 16, vector = 0, made;
 	uint64_t user_handle = 0;
 	struct ib_uverbs_attr *handle = add(&all, UVERBS_ATTR_CREATE_CQ_HANDLE, NULL, 0);
@@ -265,33 +249,11 @@ static uint32_t cq_by_method(int fd, struct efa_cq_in *driver, struct efa_cq_out
 	add_in(&all, UVERBS_ATTR_CREATE_CQ_USER_HANDLE, &user_handle, sizeof(user_handle));
 	add_in(&all, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, &vector, sizeof(vector));
 	add(&all, UVERBS_ATTR_CREATE_CQ_RESP_CQE, &made, sizeof(made));
-	add(&all, UVERBS_ATTR_UHW_IN, driver, sizeof(*driver));
-	add(&all, UVERBS_ATTR_UHW_OUT, driver_out, sizeof(*driver_out));
+	add(&all, UVERBS_ATTR_UHW_IN, &driver, sizeof(driver));
+	add(&all, UVERBS_ATTR_UHW_OUT, driver_out ? driver_out : &ignored, sizeof(ignored));
 	errno = run(fd, &all);
-	return handle->data;
-}
-
-static uint32_t cq_by_command(int fd, struct efa_cq_in *driver, struct efa_cq_out *driver_out)
-{
-	struct ib_uverbs_create_cq in = { .cqe = 16, .comp_channel = -1 };
-	struct ib_uverbs_create_cq_resp out = {};
-
-	errno = command(fd, (struct command){
-		.number = IB_USER_VERBS_CMD_CREATE_CQ, IN(in), OUT(out), DRIVER_IN(*driver), DRIVER_OUT(*driver_out),
-	});
-	return out.cq_handle;
-}
-
-uint32_t a_cq(int fd, struct efa_cq_out *driver_out)
-{
-	struct efa_cq_in driver = { .entry_size = 32, .sub_cqs = limits().sub_cqs_per_cq };
-	struct efa_cq_out ignored;
-	uint32_t handle;
-
-	/* Linux 7.3 refuses the command when it comes in through an ioctl. */
-	handle = (way == INVOKED ? cq_by_method : cq_by_command)(fd, &driver, driver_out ? driver_out : &ignored);
 	need(!errno, "no completion queue");
-	return handle;
+	return handle->data;
 }
 
 struct ib_uverbs_create_qp qp_request(uint32_t pd, uint32_t cq, bool srd)
