@@ -123,7 +123,7 @@ static void mappings(void)
 
 static void descriptors(void)
 {
-	int fd = open_context(), copy;
+	int fd = open_context(), copy, ready;
 	const void *volatile nowhere = (void *)8;
 	struct stat stat;
 	char byte = 0;
@@ -140,7 +140,8 @@ static void descriptors(void)
 	say(name_of(ftruncate(fd, 0) < 0 ? errno : 0), "ftruncate of the device file");
 	say(name_of(fstat(fd, &stat) < 0 ? errno : 0), "fstat of the device file");
 	say(S_ISCHR(stat.st_mode) ? "yes" : "no", "the device file is a character device");
-	say(text("%d, revents %#x", poll(&wait, 1, 0), wait.revents), "poll of the device file");
+	ready = poll(&wait, 1, 0);
+	say(text("%d, revents %#x", ready, wait.revents), "poll of the device file");
 	say(text("%#x", fcntl(fd, F_GETFL)), "flags of the device file");
 	copy = dup(fd);
 	close(fd);
@@ -225,7 +226,7 @@ static void children(void)
 
 static void channels(void)
 {
-	int fd = open_context();
+	int fd = open_context(), ready;
 	struct ib_uverbs_create_comp_channel in = {};
 	struct ib_uverbs_create_comp_channel_resp out = {};
 	struct ib_uverbs_create_cq cq = { .cqe = 16 };
@@ -246,7 +247,8 @@ static void channels(void)
 	say(mapped(out.fd, 4096, PROT_READ, MAP_SHARED, 0), "mmap of a channel");
 	say(name_of(lseek(out.fd, 0, SEEK_CUR) < 0 ? errno : 0), "lseek of a channel");
 	wait.fd = out.fd;
-	say(text("%d, revents %#x", poll(&wait, 1, 0), wait.revents), "poll of a channel");
+	ready = poll(&wait, 1, 0);
+	say(text("%d, revents %#x", ready, wait.revents), "poll of a channel");
 	say(text("%#x", fcntl(out.fd, F_GETFD)), "descriptor flags of a channel");
 	cq.comp_channel = out.fd;
 	for (int flags = 0; flags < 2; flags++) {

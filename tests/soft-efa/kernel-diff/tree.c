@@ -80,7 +80,8 @@ void ask_tree(void)
 	static const char *const missing[] = { "ports/0", "ports/2", "ports/1/gids/1", "ports/1/pkeys/1", "ports/1/counters", "hca_type", "board_id", "hw_rev" };
 	struct stat stat_;
 
-	walk(DEVICE, "efa_0");
+	/* The name is a link. */
+	walk(text("%s/.", DEVICE), "efa_0");
 	walk("/sys/class/infiniband_verbs/abi_version", "abi_version");
 	show("/sys/class/infiniband_verbs/uverbs0/abi_version");
 	show("/sys/class/infiniband_verbs/uverbs0/ibdev");

@@ -30,6 +30,23 @@ pub const NAMES: [&str; 17] = [
     "rdma_write_recv_bytes",
 ];
 
+/// The counters of a device, by the driver's names: its commands and what it refused. soft-efa has no
+/// commands, and leaves all of them 0.
+pub const DEVICE: [&str; 12] = [
+    "submitted_cmds",
+    "completed_cmds",
+    "cmds_err",
+    "no_completion_cmds",
+    "keep_alive_rcvd",
+    "alloc_pd_err",
+    "create_qp_err",
+    "create_cq_err",
+    "reg_mr_err",
+    "alloc_ucontext_err",
+    "create_ah_err",
+    "mmap_err",
+];
+
 /// The value of each.
 pub type Values = [u64; NAMES.len()];
 

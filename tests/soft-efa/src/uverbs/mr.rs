@@ -74,19 +74,27 @@ impl Context {
             return Err(libc::EINVAL);
         }
         check_core_access(flags)?;
-        self.objects().pd(pd).map_err(|_| libc::EINVAL)?;
+        self.objects().pd(pd)?;
         super::udata::must_be_clear(driver)?;
         let access = self.check_driver_access(flags)?;
+        // Pages are pinned before the device is asked, at most 2^32 of them.
         let end = start
             .checked_add(length)
-            .and_then(|end| end.checked_add(page_size() - 1));
-        if length == 0 || end.is_none() {
+            .and_then(|end| end.checked_next_multiple_of(page_size()))
+            .ok_or(libc::EINVAL)?;
+        let first = start - start % page_size();
+        let pages = (end - first) / page_size();
+        if pages == 0 || pages > u32::MAX.into() {
+            return Err(libc::EINVAL);
+        }
+        let dir = &self.process.run.dir;
+        let locked = self.process.locked.charge(dir, start, length)?;
+        pin(first, end - first, access.contains(Access::LOCAL_WRITE))?;
+        if length == 0 {
+            // The device's answer.
             return Err(libc::EINVAL);
         }
         self.check_size(length)?;
-        let dir = &self.process.run.dir;
-        let locked = self.process.locked.charge(dir, start, length)?;
-        pin(start, length, access.contains(Access::LOCAL_WRITE))?;
         self.register(
             pd,
             Some(locked),

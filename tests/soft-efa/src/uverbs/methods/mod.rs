@@ -62,6 +62,7 @@ pub(crate) fn find(object_id: u16, method_id: u16) -> Option<Method> {
         (object::DEVICE, 1) => Method::plain(INFO_HANDLES, info_handles),
         (object::DEVICE, 2) => Method::plain(QUERY_PORT, query_port),
         (object::DEVICE, 3) => Method::with_driver(GET_CONTEXT, get_context),
+        (object::DEVICE, 4) => Method::plain(QUERY_CONTEXT, query_context),
         (object::DEVICE, 5) => Method::plain(QUERY_GID_TABLE, query_gid_table),
         (object::DEVICE, 6) => Method::plain(QUERY_GID_ENTRY, query_gid_entry),
         (object::DEVICE, 7) => Method::plain(QUERY_PORT_SPEED, query_port_speed),
@@ -99,7 +100,9 @@ fn invoke_write(attrs: &Attrs<'_>) -> Result<(), i32> {
     let shape = commands::shape(number)?;
     let request = attrs.data(0)?;
     let response = attrs.room(1);
-    if request.len() < shape.request || response.len < shape.response {
+    // Extended commands grow, so that their handlers look for themselves.
+    let fixed = number & abi::cmd::FLAG_EXTENDED == 0;
+    if fixed && (request.len() < shape.request || response.len < shape.response) {
         return Err(libc::ENOSPC);
     }
     (shape.run)(&Call {
@@ -127,7 +130,8 @@ fn info_handles(attrs: &Attrs<'_>) -> Result<(), i32> {
         Ok(object::QP) => ObjectKind::Qp,
         Ok(object::AH) => ObjectKind::Ah,
         Ok(object::MR) => ObjectKind::Mr,
-        _ => return Err(libc::EINVAL),
+        // Others are never made.
+        _ => return attrs.answer(1, &0u32.to_ne_bytes()),
     };
     let handles = attrs.context.objects().handles(kind);
     let room = attrs.room(2).len / 4;
@@ -139,7 +143,7 @@ fn info_handles(attrs: &Attrs<'_>) -> Result<(), i32> {
 }
 
 /// The answer may be as short as the first version of the struct.
-const QUERY_PORT: &[Spec] = &[Spec::must(0, CONST), Spec::must(1, out(44))];
+const QUERY_PORT: &[Spec] = &[Spec::must(0, CONST), Spec::must(1, out(48))];
 
 fn query_port(attrs: &Attrs<'_>) -> Result<(), i32> {
     attrs.context.require_open()?;
@@ -172,13 +176,21 @@ fn get_context(attrs: &Attrs<'_>) -> Result<(), i32> {
     let request = process::ucontext_request(&attrs.data(ATTR_UHW_IN)?);
     let driver = attrs.context.open(request)?;
     let answer = || {
-        let vectors = attrs.context.device.profile().comp_vectors;
+        let vectors = attrs.context.device.comp_vectors();
         attrs.answer(0, &vectors.to_ne_bytes())?;
         attrs.answer(1, &CORE_SUPPORT_OPTIONAL_MR_ACCESS.to_ne_bytes())?;
         attrs.room(ATTR_UHW_OUT).put(driver.as_bytes())
     };
     // Without the answer there is no context.
     answer().inspect_err(|_| attrs.context.unopen())
+}
+
+const QUERY_CONTEXT: &[Spec] = &[Spec::may(0, out(4)), Spec::may(1, out(8))];
+
+/// The driver doesn't implement it.
+fn query_context(attrs: &Attrs<'_>) -> Result<(), i32> {
+    attrs.context.require_open()?;
+    Err(libc::EOPNOTSUPP)
 }
 
 const QUERY_GID_TABLE: &[Spec] = &[
@@ -194,7 +206,7 @@ fn query_gid_table(attrs: &Attrs<'_>) -> Result<(), i32> {
     let size = usize::try_from(attrs.number(0)).map_err(|_| libc::EINVAL)?;
     let room = attrs.room(2);
     let entry = attrs.context.gid_entry(1, 0)?;
-    if size < size_of::<abi::GidEntry>() || room.len < size {
+    if size == 0 || !room.len.is_multiple_of(size) || room.len < size {
         return Err(libc::EINVAL);
     }
     Out { len: size, ..room }.put_or_zero(entry.as_bytes())?;
@@ -205,7 +217,7 @@ fn query_gid_table(attrs: &Attrs<'_>) -> Result<(), i32> {
 const QUERY_GID_ENTRY: &[Spec] = &[
     Spec::must(0, CONST),
     Spec::must(1, CONST),
-    Spec::may(2, FLAGS),
+    Spec::must(2, FLAGS),
     Spec::must(3, out(32)),
 ];
 
@@ -370,9 +382,7 @@ fn qp_create(attrs: &Attrs<'_>) -> Result<(), i32> {
             recv_cq: attrs.handle(5),
             qp_type,
             cap,
-            has_srq: false,
             create_flags: flags & !SQ_SIG_ALL,
-            sq_sig_all: flags & SQ_SIG_ALL != 0,
             driver: attrs.data(ATTR_UHW_IN)?,
         },
     )?;
