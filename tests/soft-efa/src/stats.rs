@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -161,6 +162,7 @@ pub fn refresh(run_dir: &Path, file: &Path) -> Option<()> {
         .join(format!("{name}.{}", std::process::id()));
     fs::create_dir_all(run_dir.join(DIR)).ok()?;
     fs::write(&fresh, format!("{value}\n")).ok()?;
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o444)).ok()?;
     fs::rename(&fresh, file).ok()
 }
 

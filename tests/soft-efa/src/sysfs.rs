@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::gid::{gid_of, guid_of};
@@ -128,7 +128,9 @@ fn mirror(name: &str, dir: &Path) -> io::Result<()> {
 }
 
 fn file(dir: &Path, name: &str, line: &str) -> io::Result<()> {
-    fs::write(dir.join(name), format!("{line}\n"))
+    let path = dir.join(name);
+    fs::write(&path, format!("{line}\n"))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o444))
 }
 
 struct Device<'a> {
@@ -303,6 +305,8 @@ impl Device<'_> {
         file(&port, "rate", profile.link().sysfs_rate)?;
         file(&port.join("gids"), "0", &groups(&gid_of(ip)))?;
         file(&port.join("pkeys"), "0", "0xffff")?;
+        // There is no network device behind a GID.
+        fs::write(port.join("gid_attrs/ndevs/0"), "")?;
         file(&port.join("gid_attrs/types"), "0", "IB/RoCE v1")
     }
 }

@@ -30,6 +30,7 @@ pub(crate) const ATTR_VALID_OUTPUT: u16 = 2;
 pub(crate) mod object {
     pub(crate) const DEVICE: u16 = 0;
     pub(crate) const PD: u16 = 1;
+    pub(crate) const COMP_CHANNEL: u16 = 2;
     pub(crate) const CQ: u16 = 3;
     pub(crate) const QP: u16 = 4;
     pub(crate) const AH: u16 = 6;

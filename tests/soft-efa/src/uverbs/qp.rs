@@ -311,6 +311,10 @@ fn with_address(request: &ModifyQp) -> Result<u32, i32> {
         valid(request.alt_port_num)?;
         valid(request.alt_dest.port_num)?;
     }
+    // A global address starts from a GID, and there is one.
+    if mask & qp_mask::AV != 0 && request.dest.is_global != 0 && request.dest.sgid_index != 0 {
+        return Err(libc::EINVAL);
+    }
     Ok(mask)
 }
 

@@ -73,6 +73,7 @@ pub(crate) fn find(object_id: u16, method_id: u16) -> Option<Method> {
         (object::QP, 1) => Method::plain(QP_DESTROY, qp_destroy),
         (object::AH, 0) => Method::plain(AH_DESTROY, ah_destroy),
         (object::MR, 1) => Method::plain(MR_DESTROY, mr_destroy),
+        (object::MR, 2) => Method::plain(memory::MR_ADVISE, memory::mr_advise),
         (object::MR, 3) => Method::plain(memory::MR_QUERY, memory::mr_query),
         (object::MR, 4) => Method::plain(memory::MR_REG_DMABUF, memory::mr_reg_dmabuf),
         (object::MR, 5) => Method::plain(memory::MR_REG, memory::mr_reg),
@@ -124,20 +125,24 @@ const INFO_HANDLES: &[Spec] = &[
 ];
 
 fn info_handles(attrs: &Attrs<'_>) -> Result<(), i32> {
+    if !attrs.has(2) {
+        return Err(libc::EINVAL);
+    }
     let kind = match u16::try_from(attrs.number(0)) {
         Ok(object::PD) => ObjectKind::Pd,
         Ok(object::CQ) => ObjectKind::Cq,
         Ok(object::QP) => ObjectKind::Qp,
         Ok(object::AH) => ObjectKind::Ah,
         Ok(object::MR) => ObjectKind::Mr,
-        // Others are never made.
-        _ => return attrs.answer(1, &0u32.to_ne_bytes()),
+        // These have no handles.
+        Ok(object::DEVICE | object::COMP_CHANNEL | object::ASYNC_EVENT) => {
+            return attrs.answer(1, &0u32.to_ne_bytes());
+        }
+        _ => return Err(libc::ENOENT),
     };
-    let handles = attrs.context.objects().handles(kind);
-    let room = attrs.room(2).len / 4;
-    if attrs.has(2) && handles.len() > room {
-        return Err(libc::ENOSPC);
-    }
+    let mut handles = attrs.context.objects().handles(kind);
+    // What has no room is not counted either.
+    handles.truncate(attrs.room(2).len / 4);
     attrs.answer(2, handles.as_bytes())?;
     attrs.answer(1, &(handles.len() as u32).to_ne_bytes())
 }
@@ -174,15 +179,15 @@ fn get_context(attrs: &Attrs<'_>) -> Result<(), i32> {
     /// Optional access flags are understood.
     const CORE_SUPPORT_OPTIONAL_MR_ACCESS: u64 = 1;
     let request = process::ucontext_request(&attrs.data(ATTR_UHW_IN)?);
+    let vectors = attrs.context.device.comp_vectors();
+    attrs.answer(0, &vectors.to_ne_bytes())?;
+    attrs.answer(1, &CORE_SUPPORT_OPTIONAL_MR_ACCESS.to_ne_bytes())?;
     let driver = attrs.context.open(request)?;
-    let answer = || {
-        let vectors = attrs.context.device.comp_vectors();
-        attrs.answer(0, &vectors.to_ne_bytes())?;
-        attrs.answer(1, &CORE_SUPPORT_OPTIONAL_MR_ACCESS.to_ne_bytes())?;
-        attrs.room(ATTR_UHW_OUT).put(driver.as_bytes())
-    };
     // Without the answer there is no context.
-    answer().inspect_err(|_| attrs.context.unopen())
+    attrs
+        .room(ATTR_UHW_OUT)
+        .put(driver.as_bytes())
+        .inspect_err(|_| attrs.context.unopen())
 }
 
 const QUERY_CONTEXT: &[Spec] = &[Spec::may(0, out(4)), Spec::may(1, out(8))];
@@ -358,13 +363,13 @@ const QP_CREATE: &[Spec] = &[
 
 fn qp_create(attrs: &Attrs<'_>) -> Result<(), i32> {
     const SQ_SIG_ALL: u32 = 1 << 12;
-    const CREATE_FLAGS: u32 = 1 << 1 | 1 << 8 | 1 << 9 | 1 << 11 | SQ_SIG_ALL;
+    const CREATE_FLAGS: u32 = 1 << 1 | 1 << 11 | SQ_SIG_ALL;
     attrs.context.require_open()?;
     let cap = commands::cap(&attrs.data(8)?)?;
     let qp_type = u8::try_from(attrs.number(9)).map_err(|_| libc::EINVAL)?;
     commands::check_qp_type(qp_type)?;
     if !attrs.has(2) || !attrs.has(4) || !attrs.has(5) {
-        return Err(libc::EINVAL);
+        return Err(libc::ENOENT);
     }
     let flags = attrs.flags(10, CREATE_FLAGS)?;
     if attrs.has(11) {
