@@ -14,6 +14,7 @@ pub mod gid;
 pub mod launch;
 mod needed;
 pub mod options;
+pub mod pci;
 pub mod profile;
 pub mod stats;
 pub mod sysfs;
