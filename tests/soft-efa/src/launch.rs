@@ -19,6 +19,9 @@ pub const OPTIONS_VAR: &str = "SOFT_EFA_OPTIONS";
 /// others with other options.
 pub const PRELOAD_VAR: &str = "SOFT_EFA_PRELOAD";
 
+/// In a virtual machine of `cargo xtask vm`: the socket of the devices' server.
+pub const HOST_VAR: &str = "SOFT_EFA_HOST";
+
 const PREFIX: &str = "soft-efa-";
 
 /// A run directory. Commands that were prepared by [`Run::apply`] need it while they run; it is

@@ -182,7 +182,13 @@ fn follow(line: Line, id: u32, mut child: Child) {
 /// Programs that wait for an answer of the devices' server.
 #[derive(Default)]
 struct Askers {
-    waiting: Mutex<(u32, HashMap<u32, mpsc::Sender<Vec<u8>>>)>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    last: u32,
+    answers: HashMap<u32, mpsc::Sender<Vec<u8>>>,
 }
 
 impl Askers {
@@ -190,9 +196,9 @@ impl Askers {
         let (sender, answer) = mpsc::channel();
         let id = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.0 = waiting.0.wrapping_add(1);
-            let id = waiting.0;
-            waiting.1.insert(id, sender);
+            waiting.last = waiting.last.wrapping_add(1);
+            let id = waiting.last;
+            waiting.answers.insert(id, sender);
             id
         };
         send(line, &Frame::new(Kind::Ask, id, question));
@@ -204,7 +210,7 @@ impl Askers {
 
     fn answer(&self, id: u32, body: Vec<u8>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sender) = waiting.1.remove(&id) {
+        if let Some(sender) = waiting.answers.remove(&id) {
             // An asker that is gone wants no answer.
             let _ = sender.send(body);
         }

@@ -9,7 +9,6 @@ pub struct Initramfs {
 
 const FILE: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
-const LINK: u32 = 0o120_000;
 const CHARACTERS: u32 = 0o020_000;
 
 impl Initramfs {
@@ -22,11 +21,6 @@ impl Initramfs {
     pub fn file(&mut self, path: &str, executable: bool, bytes: &[u8]) {
         let mode = if executable { 0o755 } else { 0o644 };
         self.entry(path, FILE | mode, (0, 0), bytes);
-    }
-
-    /// A symbolic link.
-    pub fn link(&mut self, path: &str, target: &str) {
-        self.entry(path, LINK | 0o777, (0, 0), target.as_bytes());
     }
 
     /// A character device.

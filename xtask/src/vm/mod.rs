@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use soft_efa::launch::Dir;
-use soft_efa::options::Options;
+use soft_efa::launch::{Dir, HOST_VAR};
 use soft_efa::profile::ProfileName;
 
 use crate::rdma_core::{self, Choice, RdmaCore};
@@ -154,6 +153,7 @@ fn program(command: &[OsString], rdma_core: Option<&RdmaCore>) -> Result<Program
     };
     let mut carrier = std::process::Command::new("true");
     build::clean(&mut carrier);
+    carrier.env(HOST_VAR, agent::ASK_SOCKET);
     if let Some(rdma_core) = rdma_core {
         rdma_core.apply(&mut carrier);
     }

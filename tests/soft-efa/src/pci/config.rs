@@ -29,7 +29,8 @@ const RESET: u8 = 0x80;
 
 /// The space, and which of its bits the guest may change.
 pub(crate) struct Config {
-    device: u16,
+    /// The PCI id; without one the slot is empty.
+    device: Option<u16>,
     bytes: Box<[u8; BYTES]>,
     mask: Box<[u8; BYTES]>,
 }
@@ -37,6 +38,15 @@ pub(crate) struct Config {
 impl Config {
     /// The space of the device with this PCI id.
     pub(crate) fn new(device: u16) -> Self {
+        Self::of(Some(device))
+    }
+
+    /// The space of an empty slot.
+    pub(crate) fn absent() -> Self {
+        Self::of(None)
+    }
+
+    fn of(device: Option<u16>) -> Self {
         let mut config = Self {
             device,
             bytes: Box::new([0; BYTES]),
@@ -48,11 +58,16 @@ impl Config {
 
     /// Back to what it is at power-on.
     pub(crate) fn reset(&mut self) {
-        self.bytes.fill(0);
         self.mask.fill(0);
+        let Some(device) = self.device else {
+            // What a bus reads where nobody answers.
+            self.bytes.fill(0xff);
+            return;
+        };
+        self.bytes.fill(0);
         for at in [0, 0x2c] {
             self.put(at, &PCI_VENDOR.to_le_bytes());
-            self.put(at + 2, &self.device.to_le_bytes());
+            self.put(at + 2, &device.to_le_bytes());
         }
         // Memory and bus mastering; parity and system errors; interrupts off.
         self.mask[4] = 0x46;
@@ -127,6 +142,8 @@ mod tests {
         config.read(BYTES as u64 - 4, &mut beyond);
         assert_eq!(beyond, [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
         config.read(u64::MAX, &mut beyond);
+        Config::absent().read(0, &mut id);
+        assert_eq!(id, [0xff; 4]);
         assert!(!config.write(u64::MAX - 1, &[1; 8]));
     }
 }

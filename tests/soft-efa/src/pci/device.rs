@@ -113,6 +113,10 @@ impl Device {
         &self.objects
     }
 
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
     pub(crate) fn pci_id(&self) -> u16 {
         self.profile.pci_device
     }
@@ -140,8 +144,8 @@ impl Device {
     /// Becomes a device with other options.
     pub(crate) fn become_other(&mut self, options: &Options) -> io::Result<()> {
         let profile = options.effective_profile(ProfileName::P5en);
+        // The old one has let go of the queue pairs' numbers by then.
         self.reset();
-        // A number of a queue pair may be wanted again, so the old engine has to let go first.
         let engine = start(self.index, options, profile)?;
         self.objects = Objects::new(
             engine.clone(),

@@ -262,11 +262,16 @@ impl Function {
         self.table.fill(0);
     }
 
-    /// Becomes a device with other options, as if another card were plugged in.
+    /// Becomes a device with other options, as if another card were plugged in; or none, if there
+    /// are fewer devices now. The guest finds it when it looks for devices again.
     pub(crate) fn become_other(&mut self, options: &Options) -> io::Result<()> {
         self.registers = Registers::default();
         self.device.become_other(options)?;
-        self.config = Config::new(self.device.pci_id());
+        self.config = if self.device.index() < options.devices {
+            Config::new(self.device.pci_id())
+        } else {
+            Config::absent()
+        };
         Ok(())
     }
 

@@ -165,6 +165,7 @@ pub(crate) struct RegMr {
     pub(crate) flags: u8,
     pub(crate) permissions: u8,
     pub(crate) reserved_2: U16,
+    /// Entries in the list; drivers leave it 0, since it follows from the rest.
     pub(crate) pages: U32,
     pub(crate) iova: U64,
 }

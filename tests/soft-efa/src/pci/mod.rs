@@ -159,6 +159,23 @@ impl ctl::Control for Host {
         Ok(())
     }
 
+    fn change(&self, options: &str) -> Result<(), String> {
+        let options: Options = options.parse().map_err(|error| format!("{error}"))?;
+        let slots = self.devices.len() as u32;
+        if options.devices > slots {
+            return Err(format!(
+                "the virtual machine has places for {slots} devices, not for {}",
+                options.devices
+            ));
+        }
+        for (_, function) in &self.devices {
+            lock(function)
+                .become_other(&options)
+                .map_err(|error| format!("can't make the device: {error}"))?;
+        }
+        Ok(())
+    }
+
     fn is_device(&self, name: &str) -> bool {
         self.devices.iter().any(|(own, _)| own == name)
     }

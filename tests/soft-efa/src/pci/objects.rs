@@ -230,7 +230,6 @@ impl Objects {
             shift: (request.flags & RegMr::SHIFT).into(),
             iova,
             length,
-            pages: request.pages.get(),
             // Receives and reads land there, or the writes of peers.
             writable: access.0 & (Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0) != 0,
         };

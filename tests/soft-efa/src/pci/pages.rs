@@ -41,8 +41,6 @@ pub(crate) struct Region {
     pub(crate) iova: u64,
     /// Bytes.
     pub(crate) length: u64,
-    /// Entries in the list.
-    pub(crate) pages: u32,
     /// The device shall be able to write it.
     pub(crate) writable: bool,
 }
@@ -55,7 +53,7 @@ pub(crate) fn find(memory: &Memory, region: &Region) -> Option<Pieces> {
     let covered = skip.checked_add(region.length)?;
     let pages = covered.div_ceil(page);
     region.iova.checked_add(region.length)?;
-    if region.length == 0 || pages != u64::from(region.pages) || page < 4096 {
+    if region.length == 0 || page < 4096 {
         return None;
     }
     let mut gather = Gather {
