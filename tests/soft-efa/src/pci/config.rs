@@ -105,19 +105,18 @@ impl Config {
 
     /// Reads; what lies beyond the end has all bits set.
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
-        for (byte, at) in to.iter_mut().zip(offset..) {
-            let own = usize::try_from(at).ok().and_then(|at| self.bytes.get(at));
-            *byte = own.copied().unwrap_or(0xff);
+        let start = usize::try_from(offset).unwrap_or(BYTES).min(BYTES);
+        to.fill(0xff);
+        for (byte, own) in to.iter_mut().zip(&self.bytes[start..]) {
+            *byte = *own;
         }
     }
 
     /// Writes what may be written; true if that asks for a reset.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> bool {
         let mut reset = false;
-        for (byte, at) in from.iter().zip(offset..) {
-            let Some(at) = usize::try_from(at).ok().filter(|at| *at < BYTES) else {
-                break;
-            };
+        let start = usize::try_from(offset).unwrap_or(BYTES).min(BYTES);
+        for (byte, at) in from.iter().zip(start..BYTES) {
             self.bytes[at] = self.bytes[at] & !self.mask[at] | byte & self.mask[at];
             reset |= at == DEVICE_CONTROL + 1 && byte & RESET != 0;
         }

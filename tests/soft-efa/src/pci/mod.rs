@@ -21,6 +21,9 @@ mod server;
 mod status;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;

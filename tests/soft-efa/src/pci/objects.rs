@@ -558,12 +558,15 @@ impl Objects {
             })
             .map(|(number, _)| *number)
             .collect();
+        // Before the queue pairs, whose flushed requests would be told of in memory that is gone.
+        for number in &lost {
+            if let Some(cq) = self.cqs.remove(number) {
+                self.forget_cq(&cq);
+            }
+        }
         for qp in qps {
             // It is there: it was just found.
             let _ = self.destroy_qp(qp.into());
-        }
-        for cq in lost {
-            let _ = self.destroy_cq(cq);
         }
         let is_gone = |own: &Arc<Mapping>| gone.iter().any(|one| Arc::ptr_eq(one, own));
         let mrs: Vec<u32> = self
@@ -581,12 +584,13 @@ impl Objects {
 
     /// Destroys everything.
     pub(crate) fn clear(&mut self) {
+        // Before the queue pairs: nobody is told of the requests that are flushed.
+        for (_, cq) in std::mem::take(&mut self.cqs) {
+            self.forget_cq(&cq);
+        }
         for (number, qp) in std::mem::take(&mut self.qps) {
             self.engine.destroy_qp(number);
             drop(qp);
-        }
-        for (_, cq) in std::mem::take(&mut self.cqs) {
-            self.forget_cq(&cq);
         }
         for key in std::mem::take(&mut self.mrs).keys() {
             self.engine.dereg_mr(*key);
