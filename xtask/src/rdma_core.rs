@@ -57,6 +57,16 @@ impl RdmaCore {
         command.env("RDMAV_DRIVERS", "efa");
     }
 
+    /// A program that cargo has made, in its package's folder, with these libraries.
+    pub fn program(&self, file: &Path, package: &Path) -> Command {
+        let mut command = Command::new(file);
+        command.current_dir(package);
+        crate::build::clean(&mut command);
+        command.env("CARGO_MANIFEST_DIR", package);
+        self.apply(&mut command);
+        command
+    }
+
     /// The first part of the release's number.
     pub fn major(&self) -> u32 {
         major(&self.version)

@@ -9,10 +9,10 @@ mod kernel;
 mod monitor;
 mod protocol;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::{ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,19 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use soft_efa::launch::{Dir, HOST_VAR};
+use soft_efa::options::Options;
 use soft_efa::profile::ProfileName;
 
 use crate::rdma_core::{self, Choice, RdmaCore};
 use crate::soft_efa::{Devices, ours};
 use crate::{build, passthrough, process};
-use guest::{Event, Guest, Plan};
+pub use agent::ASK_SOCKET;
+use guest::Plan;
+pub use guest::{Event, Guest};
+pub use kernel::Choice as KernelChoice;
 use kernel::Kernel;
 use monitor::Monitor;
-use protocol::Program;
+pub use protocol::Program;
 
 /// What follows `cargo xtask vm`.
 #[derive(Args)]
@@ -86,6 +90,11 @@ impl Parts {
             server: build::pci_server()?,
         })
     }
+
+    /// The kernel's release.
+    pub fn release(&self) -> &str {
+        &self.kernel.release
+    }
 }
 
 /// Runs the command.
@@ -102,33 +111,67 @@ pub fn run(arguments: &Vm) -> Result<ExitCode> {
         .profile
         .get_or_insert_with(|| default_profile(rdma_core.as_ref()));
     let parts = Parts::resolve(arguments.kernel)?;
-    let run = Dir::new(&options).context("can't make a run directory")?;
-    let plan = Plan {
-        monitor: &parts.monitor,
-        kernel: &parts.kernel,
-        server: &parts.server,
-        options: &options,
+    let started = Instant::now();
+    let size = Size {
         memory: arguments.memory,
         processors: arguments.processors,
-        name: "the guest".to_owned(),
     };
-    let started = Instant::now();
-    let spinner = process::quiet_spinner(&format!("booting Linux {}", parts.kernel.release));
-    let guest = Guest::boot(&plan, run.path());
-    spinner.finish_and_clear();
-    let mut guest = guest?;
+    let mut machine = boot_sized(&parts, &options, size)?;
     if io::stderr().is_terminal() {
         let time = process::seconds(started.elapsed());
         eprintln!("Linux {} is up after {time}", parts.kernel.release);
     }
     let program = program(&arguments.command, rdma_core.as_ref())?;
-    let status = interact(&mut guest, &program);
+    let status = interact(&mut machine.guest, &program);
     if options.trace {
-        eprint!("{}", guest.server_log());
+        eprint!("{}", machine.guest.server_log());
     }
-    drop(guest);
-    drop(run);
+    drop(machine);
     Ok(passthrough::end_like(status?))
+}
+
+/// A guest, and the directory of its sockets and logs.
+pub struct Machine {
+    // Before the directory, which goes last.
+    pub guest: Guest,
+    _run: Dir,
+}
+
+/// What a guest has.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Memory, in MiB.
+    memory: u32,
+    processors: u32,
+}
+
+/// Boots a guest with devices of these options.
+pub fn boot(parts: &Parts, options: &Options) -> Result<Machine> {
+    let size = Size {
+        memory: 3072,
+        processors: 2,
+    };
+    boot_sized(parts, options, size)
+}
+
+fn boot_sized(parts: &Parts, options: &Options, size: Size) -> Result<Machine> {
+    let run = Dir::new(options).context("can't make a run directory")?;
+    let plan = Plan {
+        monitor: &parts.monitor,
+        kernel: &parts.kernel,
+        server: &parts.server,
+        options,
+        memory: size.memory,
+        processors: size.processors,
+        name: "the guest".to_owned(),
+    };
+    let spinner = process::quiet_spinner(&format!("booting Linux {}", parts.kernel.release));
+    let guest = Guest::boot(&plan, run.path());
+    spinner.finish_and_clear();
+    Ok(Machine {
+        guest: guest?,
+        _run: run,
+    })
 }
 
 /// The newest hardware that the program's libefa knows, as far as can be told from outside.
@@ -145,28 +188,44 @@ fn default_profile(rdma_core: Option<&RdmaCore>) -> ProfileName {
 }
 
 /// The command as the guest shall run it: here, with our environment.
-fn program(command: &[OsString], rdma_core: Option<&RdmaCore>) -> Result<Program> {
-    let text = |word: &OsString| {
+fn program(words: &[OsString], rdma_core: Option<&RdmaCore>) -> Result<Program> {
+    let (name, rest) = words.split_first().context("there is no command to run")?;
+    let mut command = Command::new(name);
+    command.args(rest);
+    build::clean(&mut command);
+    command.env(HOST_VAR, agent::ASK_SOCKET);
+    if let Some(rdma_core) = rdma_core {
+        rdma_core.apply(&mut command);
+    }
+    let mut program = program_of(&command)?;
+    program.input = true;
+    Ok(program)
+}
+
+/// A command as a guest can be told of it. It reads nothing.
+pub fn program_of(command: &Command) -> Result<Program> {
+    let text = |word: &OsStr| {
         word.to_str()
             .map(str::to_owned)
             .with_context(|| format!("{word:?} is not Unicode, which a guest could not be told"))
     };
-    let mut carrier = std::process::Command::new("true");
-    build::clean(&mut carrier);
-    carrier.env(HOST_VAR, agent::ASK_SOCKET);
-    if let Some(rdma_core) = rdma_core {
-        rdma_core.apply(&mut carrier);
-    }
+    let folder = match command.get_current_dir() {
+        Some(folder) => folder.to_path_buf(),
+        None => std::env::current_dir()?,
+    };
     Ok(Program {
-        words: command.iter().map(text).collect::<Result<_>>()?,
-        environment: environment(&carrier),
-        folder: std::env::current_dir()?.display().to_string(),
-        input: true,
+        words: std::iter::once(command.get_program())
+            .chain(command.get_args())
+            .map(text)
+            .collect::<Result<_>>()?,
+        environment: environment(command),
+        folder: text(folder.as_os_str())?,
+        input: false,
     })
 }
 
 /// The environment that a command would get.
-fn environment(command: &std::process::Command) -> Vec<(String, String)> {
+fn environment(command: &Command) -> Vec<(String, String)> {
     let mut all: std::collections::BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     for (name, value) in command.get_envs() {
         match value {
