@@ -17,6 +17,7 @@ mod soak;
 mod soft_efa;
 mod source;
 mod test;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -44,6 +45,11 @@ enum Task {
     RdmaCore(RdmaCoreArgs),
     /// Run a program on software EFA devices.
     SoftEfa(soft_efa::SoftEfa),
+    /// Run a program in a virtual machine, on the real EFA driver and software devices.
+    Vm(vm::Vm),
+    /// What runs in such a machine.
+    #[command(hide = true)]
+    VmAgent(vm::Agent),
     /// Move bytes between two processes over EFA queue pairs, and check every one of them.
     Demo(demo::Demo),
     /// Run every test; the last line has the counts.
@@ -87,6 +93,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Task::Regenerate(args) => regenerate_bindings(&args),
         Task::RdmaCore(args) => show_rdma_core(&args),
         Task::SoftEfa(args) => soft_efa::run(&args),
+        Task::Vm(args) => vm::run(&args),
+        Task::VmAgent(args) => vm::agent(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Soak(args) => soak::run(&args),

@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
+use crate::checks;
 use crate::engine::{Access, Backing, MrSpec, Verb};
 
 use super::abi::access;
@@ -51,15 +52,6 @@ impl Context {
         }
     }
 
-    fn check_size(&self, length: u64) -> Result<(), i32> {
-        // A page table entry for each page; the driver gets ENOMEM from a device that has no more.
-        if length.div_ceil(4096) > self.device.profile().max_mr_pages {
-            Err(libc::ENOMEM)
-        } else {
-            Ok(())
-        }
-    }
-
     /// Registers the program's memory. `driver` is what libefa added: nothing, or zeros.
     pub(crate) fn reg_mr(
         &self,
@@ -94,7 +86,7 @@ impl Context {
             // The device's answer.
             return Err(libc::EINVAL);
         }
-        self.check_size(length)?;
+        checks::region_length(self.device.profile(), length)?;
         self.register(
             pd,
             Some(locked),
@@ -124,7 +116,7 @@ impl Context {
         check_core_access(flags)?;
         let access = self.check_driver_access(flags)?;
         self.objects().pd(pd)?;
-        self.check_size(length)?;
+        checks::region_length(self.device.profile(), length)?;
         let writable = access.contains(Access::LOCAL_WRITE);
         check_file(fd, offset, length, writable)?;
         let mapping =

@@ -2,7 +2,8 @@
 
 use std::os::fd::RawFd;
 
-use crate::engine::{QpChange, QpKind, QpSpec, QpState, Verb};
+use crate::checks;
+use crate::engine::{QpChange, QpKind, QpSpec, Verb};
 
 use super::abi::{
     EfaCreateQp, EfaCreateQpResp, ModifyQp, QPT_DRIVER, QPT_UD, QpCap, QueryQpResp, efa, qp_mask,
@@ -36,7 +37,7 @@ pub(crate) struct QpMade {
 }
 
 /// The kernel's page allocator has no larger piece, and the driver wants a receive ring in one.
-const MAX_RQ_RING: u64 = 4 << 20;
+const MAX_RQ_RING: u32 = 4 << 20;
 
 impl Context {
     /// Makes a queue pair; `fd` is the descriptor through which the program asks.
@@ -44,7 +45,11 @@ impl Context {
         let (kind, driver) = self.check_qp(&request)?;
         let sq_bytes = u64::from(driver.sq_ring_size);
         let rq_bytes = u64::from(driver.rq_ring_size);
-        let sq_entry_size = self.sq_entry_size(&request.cap, driver.sq_ring_size)?;
+        let sq_entry_size = checks::send_entry(
+            self.device.profile(),
+            request.cap.max_send_wr,
+            driver.sq_ring_size,
+        )?;
         self.allocation(Verb::CreateQp)?;
 
         let mut objects = self.objects();
@@ -161,39 +166,11 @@ impl Context {
             (_, efa::QP_DRIVER_TYPE_SRD) => QpKind::Srd,
             _ => return Err(libc::EOPNOTSUPP),
         };
-        if page_align(driver.rq_ring_size.into()) > MAX_RQ_RING {
+        if page_align(driver.rq_ring_size.into()) as u32 > MAX_RQ_RING {
             return Err(libc::ENOMEM);
         }
-        // Receive descriptors have 16 bytes, and the device's counters wrap at powers of two.
-        let rq_fits = driver.rq_ring_size == 0
-            || (driver.rq_ring_size.is_multiple_of(16)
-                && driver.rq_ring_size.is_power_of_two()
-                && driver.rq_ring_size / 16 <= 1 << 16);
-        if !rq_fits {
-            Err(libc::EINVAL)
-        } else {
-            Ok((kind, driver))
-        }
-    }
-
-    /// The device is told the ring's bytes and its depth; an entry has 64 or 128 bytes.
-    fn sq_entry_size(&self, cap: &QpCap, ring: u32) -> Result<u32, i32> {
-        let profile = self.device.profile();
-        let depth = cap
-            .max_send_wr
-            .max(u32::from(profile.min_sq_wr))
-            .checked_next_power_of_two();
-        match depth {
-            _ if ring == 0 && cap.max_send_wr == 0 => Ok(64),
-            Some(depth) if ring <= profile.max_llq_size && ring.is_power_of_two() => {
-                match ring / depth {
-                    64 => Ok(64),
-                    128 => Ok(128),
-                    _ => Err(libc::EINVAL),
-                }
-            }
-            _ => Err(libc::EINVAL),
-        }
+        checks::receive_ring(driver.rq_ring_size)?;
+        Ok((kind, driver))
     }
 
     /// Changes a queue pair.
@@ -245,7 +222,7 @@ impl Context {
         }
         let change = QpChange {
             state: if has(qp_mask::STATE) {
-                Some(engine_state(to))
+                checks::qp_state(to.into())
             } else {
                 None
             },
@@ -281,7 +258,7 @@ impl Context {
             cap: qp.cap,
             qkey: now.qkey,
             sq_psn: now.sq_psn,
-            qp_state: kernel_state(now.state),
+            qp_state: checks::qp_state_number(now.state),
             sq_draining: now.sq_draining.into(),
             port_num: 1,
             rnr_retry: now.rnr_retry,
@@ -316,28 +293,4 @@ fn with_address(request: &ModifyQp) -> Result<u32, i32> {
         return Err(libc::EINVAL);
     }
     Ok(mask)
-}
-
-fn engine_state(state: u8) -> QpState {
-    match state {
-        transitions::RESET => QpState::Reset,
-        transitions::INIT => QpState::Init,
-        transitions::RTR => QpState::Rtr,
-        transitions::RTS => QpState::Rts,
-        transitions::SQD => QpState::Sqd,
-        transitions::SQE => QpState::Sqe,
-        _ => QpState::Err,
-    }
-}
-
-fn kernel_state(state: QpState) -> u8 {
-    match state {
-        QpState::Reset => transitions::RESET,
-        QpState::Init => transitions::INIT,
-        QpState::Rtr => transitions::RTR,
-        QpState::Rts => transitions::RTS,
-        QpState::Sqd => transitions::SQD,
-        QpState::Sqe => transitions::SQE,
-        QpState::Err => transitions::ERR,
-    }
 }
