@@ -20,34 +20,38 @@ static struct ib_uverbs_modify_qp request(uint32_t handle, int state, uint32_t m
 	};
 }
 
-static void go(int fd, uint32_t handle, int state)
+static bool go(int fd, uint32_t handle, int state)
 {
 	static const uint32_t needed[] = { 0, PKEY | PORT | QKEY, 0, SQ_PSN, 0, 0, 0 };
 	struct ib_uverbs_modify_qp r = request(handle, state, STATE | needed[state]);
 
-	errno = modify(fd, &r);
-	need(!errno, "no way to the state");
+	return !modify(fd, &r);
 }
 
-/* A queue pair in `state`, from wherever it was. */
-static void bring(int fd, uint32_t handle, int state)
+/* What the queue pair under question is made of. */
+static struct { uint32_t pd, cq; bool srd; } parts;
+
+/* A queue pair in `state`, from wherever it was. One whose driver believed a lie can't be changed any
+ * more, and makes room for a new one. */
+static void bring(int fd, uint32_t *handle, int state)
 {
-	go(fd, handle, RESET);
-	if (state == RESET)
-		return;
-	go(fd, handle, INIT);
-	if (state == INIT)
-		return;
-	if (state == ERR) {
-		go(fd, handle, ERR);
-		return;
+	bool done;
+
+	if (!go(fd, *handle, RESET)) {
+		destroy(fd, IB_USER_VERBS_CMD_DESTROY_QP, *handle);
+		*handle = a_qp(fd, parts.pd, parts.cq, parts.srd).handle;
 	}
-	go(fd, handle, RTR);
-	if (state == RTR)
+	switch (state) {
+	case RESET:
 		return;
-	go(fd, handle, RTS);
-	if (state == SQD)
-		go(fd, handle, SQD);
+	case ERR:
+		done = go(fd, *handle, INIT) && go(fd, *handle, ERR);
+		break;
+	default:
+		done = go(fd, *handle, INIT) && (state < RTR || go(fd, *handle, RTR)) &&
+		       (state < RTS || go(fd, *handle, RTS)) && (state < SQD || go(fd, *handle, SQD));
+	}
+	need(done, "no way to the state");
 }
 
 static int state_of(int fd, uint32_t handle)
@@ -77,7 +81,7 @@ static void matrix(int fd, const char *kind, uint32_t handle)
 						r.attr_mask |= columns[i];
 				r.cur_qp_state = from;
 				if (state_of(fd, handle) != from)
-					bring(fd, handle, from);
+					bring(fd, &handle, from);
 				error = modify(fd, &r);
 				row[subset] = letter(error);
 				if (!error && state_of(fd, handle) != to)
@@ -102,7 +106,7 @@ static void single(int fd, const char *kind, uint32_t handle)
 				struct ib_uverbs_modify_qp r = request(handle, from, (with ? STATE : 0) | 1u << bit);
 
 				if (state_of(fd, handle) != from)
-					bring(fd, handle, from);
+					bring(fd, &handle, from);
 				r.cur_qp_state = from;
 				row[bit] = letter(modify(fd, &r));
 			}
@@ -117,7 +121,7 @@ static void values(int fd, const char *kind, uint32_t handle)
 
 #define CASE(change, key)                                                                          \
 	do {                                                                                       \
-		bring(fd, handle, RESET);                                                          \
+		bring(fd, &handle, RESET);                                                          \
 		r = request(handle, INIT, STATE | PKEY | PORT | QKEY);                             \
 		change;                                                                            \
 		say(name_of(modify(fd, &r)), "%s modify_qp %s RESET to INIT: %s", way_name(), kind, key); \
@@ -152,13 +156,13 @@ static void values(int fd, const char *kind, uint32_t handle)
 			if (from == SQE)
 				continue;
 			for (int to = RESET; to <= ERR; to++) {
-				bring(fd, handle, from);
+				bring(fd, &handle, from);
 				r = request(handle, to, STATE | CUR_STATE);
 				r.cur_qp_state = claimed;
 				row[to] = letter(modify(fd, &r));
 			}
 			say(row, "%s modify_qp %s in %s that claims %s, by new state", way_name(), kind, states[from], states[claimed]);
-			bring(fd, handle, from);
+			bring(fd, &handle, from);
 			r = request(handle, 0, CUR_STATE | QKEY);
 			r.cur_qp_state = claimed;
 			say(name_of(modify(fd, &r)), "%s modify_qp %s in %s that claims %s, queue key alone", way_name(), kind,
@@ -166,12 +170,12 @@ static void values(int fd, const char *kind, uint32_t handle)
 		}
 	}
 	for (int retry = 0; retry < 256; retry = retry < 9 ? retry + 1 : retry * 5) {
-		bring(fd, handle, RTR);
+		bring(fd, &handle, RTR);
 		r = request(handle, RTS, STATE | SQ_PSN | RNR_RETRY);
 		r.rnr_retry = retry;
 		say(name_of(modify(fd, &r)), "%s modify_qp %s RTR to RTS: rnr_retry %03d", way_name(), kind, retry);
 	}
-	bring(fd, handle, RESET);
+	bring(fd, &handle, RESET);
 	for (int zeros = 0; zeros < 3; zeros++) {
 		uint64_t driver[2] = { zeros == 1, zeros == 2 };
 
@@ -213,7 +217,7 @@ static void queries(int fd, const char *kind, uint32_t handle)
 
 		if (state == SQE)
 			continue;
-		bring(fd, handle, state);
+		bring(fd, &handle, state);
 		errno = command(fd, (struct command){ .number = IB_USER_VERBS_CMD_QUERY_QP, IN(in), OUT(out) });
 		for (size_t i = 0; i < sizeof(out); i++)
 			sprintf(all + 2 * i, "%02x", ((const uint8_t *)&out)[i]);
@@ -229,10 +233,11 @@ void ask_states(void)
 		uint32_t pd = a_pd(fd), cq = a_cq(fd, NULL);
 		struct qp qp = a_qp(fd, pd, cq, srd);
 
+		parts = (typeof(parts)){ pd, cq, srd };
 		matrix(fd, kind, qp.handle);
 		single(fd, kind, qp.handle);
-		values(fd, kind, qp.handle);
-		queries(fd, kind, qp.handle);
+		values(fd, kind, a_qp(fd, pd, cq, srd).handle);
+		queries(fd, kind, a_qp(fd, pd, cq, srd).handle);
 		for (int all = 0; all < 2; all++) {
 			struct ib_uverbs_create_qp in = qp_request(pd, cq, srd);
 			struct efa_qp_in driver = qp_driver();

@@ -216,8 +216,10 @@ impl Context {
         if has(qp_mask::RNR_RETRY) && !self.device.profile().rnr_retry {
             return Err(libc::EOPNOTSUPP);
         }
-        // The device compares the stated state with its own.
-        if has(qp_mask::CUR_STATE) && from != qp.state {
+        // The driver believes what the program states, and the device compares it with its own.
+        let engine = self.device.engine()?;
+        let really = engine.query_qp(qp.number).ok_or(libc::EINVAL)?.state;
+        if has(qp_mask::STATE) && from != checks::qp_state_number(really) {
             return Err(libc::EINVAL);
         }
         let change = QpChange {
@@ -230,7 +232,7 @@ impl Context {
             rnr_retry: has(qp_mask::RNR_RETRY).then_some(request.rnr_retry),
             sq_psn: has(qp_mask::SQ_PSN).then_some(request.sq_psn),
         };
-        self.device.engine()?.modify_qp(qp.number, change)?;
+        engine.modify_qp(qp.number, change)?;
         qp.state = to;
         Ok(())
     }
