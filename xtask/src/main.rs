@@ -7,6 +7,7 @@ mod control;
 mod demo;
 mod fresh;
 mod hardware;
+mod kernel_diff;
 mod packages;
 mod passthrough;
 mod process;
@@ -50,6 +51,8 @@ enum Task {
     /// What runs in such a machine.
     #[command(hide = true)]
     VmAgent(vm::Agent),
+    /// Compare what soft-efa answers to some thousand questions with what a real kernel answered.
+    KernelDiff(kernel_diff::KernelDiff),
     /// Move bytes between two processes over EFA queue pairs, and check every one of them.
     Demo(demo::Demo),
     /// Run every test; the last line has the counts.
@@ -95,6 +98,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Task::SoftEfa(args) => soft_efa::run(&args),
         Task::Vm(args) => vm::run(&args),
         Task::VmAgent(args) => vm::agent(&args),
+        Task::KernelDiff(args) => kernel_diff::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Soak(args) => soak::run(&args),

@@ -27,7 +27,7 @@ void say(const char *answer, const char *key, ...)
 	va_start(list, key);
 	vsnprintf(asked, sizeof(asked), key, list);
 	va_end(list);
-	need(asprintf(&line, "%s: %s", asked, answer) > 0, "no memory");
+	need(asprintf(&line, "%s = %s", asked, answer) > 0, "no memory");
 	if (count == room) {
 		room = room ? 2 * room : 1024;
 		lines = realloc(lines, room * sizeof(*lines));

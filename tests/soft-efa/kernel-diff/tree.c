@@ -60,9 +60,15 @@ static void walk(const char *path, const char *shown)
 	}
 	say(text("directory, mode %o", stat.st_mode & 07777), "sysfs %s", shown);
 	dir = opendir(path);
-	while (dir && (entry = readdir(dir)))
-		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
-			walk(text("%s/%s", path, entry->d_name), text("%s/%s", shown, entry->d_name));
+	while (dir && (entry = readdir(dir))) {
+		char below[1024], name[1024];
+
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		snprintf(below, sizeof(below), "%s/%s", path, entry->d_name);
+		snprintf(name, sizeof(name), "%s/%s", shown, entry->d_name);
+		walk(below, name);
+	}
 	if (dir)
 		closedir(dir);
 }

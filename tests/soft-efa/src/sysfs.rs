@@ -130,7 +130,9 @@ fn mirror(name: &str, dir: &Path) -> io::Result<()> {
 fn file(dir: &Path, name: &str, line: &str) -> io::Result<()> {
     let path = dir.join(name);
     fs::write(&path, format!("{line}\n"))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o444))
+    // Events can be asked for by a write.
+    let mode = if name == "uevent" { 0o644 } else { 0o444 };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 struct Device<'a> {

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::rdma_core::{self, Choice};
-use crate::{build, hardware, packages, process, source};
+use crate::{build, hardware, kernel_diff, packages, process, source};
 pub use tally::{Tally, Times};
 use virtual_machine::Which;
 
@@ -119,6 +119,9 @@ pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
         add("foreign programs", &|| {
             foreign::run(&rdma_core, &build::preload()?)
         });
+    }
+    if only.is_none_or(|only| kernel_diff::NAME.contains(only)) {
+        add(kernel_diff::NAME, &|| Ok(kernel_diff::check()));
     }
     if only.is_some() {
         return Ok(tally);

@@ -363,6 +363,8 @@ const QP_CREATE: &[Spec] = &[
 
 fn qp_create(attrs: &Attrs<'_>) -> Result<(), i32> {
     const SQ_SIG_ALL: u32 = 1 << 12;
+    /// Scattered checksums and stripped VLAN tags: the core knows them, but not of datagrams.
+    const OF_PACKETS: u32 = 1 << 8 | 1 << 9;
     const CREATE_FLAGS: u32 = 1 << 1 | 1 << 11 | SQ_SIG_ALL;
     attrs.context.require_open()?;
     let cap = commands::cap(&attrs.data(8)?)?;
@@ -371,7 +373,11 @@ fn qp_create(attrs: &Attrs<'_>) -> Result<(), i32> {
     if !attrs.has(2) || !attrs.has(4) || !attrs.has(5) {
         return Err(libc::ENOENT);
     }
-    let flags = attrs.flags(10, CREATE_FLAGS)?;
+    let known = match qp_type {
+        abi::QPT_UD => CREATE_FLAGS,
+        _ => CREATE_FLAGS | OF_PACKETS,
+    };
+    let flags = attrs.flags(10, known)?;
     if attrs.has(11) {
         return Err(if qp_type == abi::QPT_UD {
             libc::EPERM
