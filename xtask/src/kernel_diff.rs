@@ -77,7 +77,12 @@ fn program() -> Result<PathBuf> {
     files.sort();
     let mut command = Command::new("cc");
     command
-        .args(["-O1", "-Wall", "-Wno-missing-field-initializers", "-Wno-psabi"])
+        .args([
+            "-O1",
+            "-Wall",
+            "-Wno-missing-field-initializers",
+            "-Wno-psabi",
+        ])
         .arg("-o")
         .arg(&program)
         .args(files);
@@ -114,19 +119,27 @@ fn record() -> Result<()> {
 fn compare() -> Result<String> {
     let recorded = unfold(&fs::read_to_string(source("linux-6.12.txt"))?)?;
     let output = ours(&["soft-efa"], &program()?)?;
-    let (_, lines) = output.split_once('\n').context("the program said nothing")?;
+    let (_, lines) = output
+        .split_once('\n')
+        .context("the program said nothing")?;
     let answers = parse(lines)?;
     let reasons = reasons(&fs::read_to_string(source("differences.txt"))?)?;
     let mut used = vec![0usize; reasons.len()];
     let mut unexplained = Vec::new();
     let mut differences = 0;
-    for question in recorded.keys().chain(answers.keys().filter(|q| !recorded.contains_key(*q))) {
+    for question in recorded
+        .keys()
+        .chain(answers.keys().filter(|q| !recorded.contains_key(*q)))
+    {
         let (kernel, soft) = (recorded.get(question), answers.get(question));
         if kernel == soft {
             continue;
         }
         differences += 1;
-        match reasons.iter().position(|(pattern, _)| fits(pattern, question)) {
+        match reasons
+            .iter()
+            .position(|(pattern, _)| fits(pattern, question))
+        {
             Some(at) => used[at] += 1,
             None => unexplained.push(format!(
                 "{question}\n    the kernel: {}\n    soft-efa:   {}",
@@ -244,7 +257,8 @@ mod tests {
 
     #[test]
     fn a_recording_gives_back_what_was_answered() {
-        let text = "invoke a = 1\ninvoke b = 1\nsysfs x = 4: = y\nwrite a = 1\nwrite b = 2\nwrite c = 3\n";
+        let text =
+            "invoke a = 1\ninvoke b = 1\nsysfs x = 4: = y\nwrite a = 1\nwrite b = 2\nwrite c = 3\n";
         let answers = parse(text).unwrap();
         let folded = fold(&answers);
         assert_eq!(folded.lines().count(), 5, "{folded}");

@@ -87,7 +87,7 @@ void ask_tree(void)
 	struct stat stat_;
 
 	/* The name is a link. */
-	walk(text("%s/.", DEVICE), "efa_0");
+	walk("/sys/class/infiniband/efa_0/.", "efa_0");
 	walk("/sys/class/infiniband_verbs/abi_version", "abi_version");
 	show("/sys/class/infiniband_verbs/uverbs0/abi_version");
 	show("/sys/class/infiniband_verbs/uverbs0/ibdev");

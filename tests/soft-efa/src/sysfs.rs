@@ -130,8 +130,11 @@ fn mirror(name: &str, dir: &Path) -> io::Result<()> {
 fn file(dir: &Path, name: &str, line: &str) -> io::Result<()> {
     let path = dir.join(name);
     fs::write(&path, format!("{line}\n"))?;
-    // Events can be asked for by a write.
-    let mode = if name == "uevent" { 0o644 } else { 0o444 };
+    // These can be written to in the kernel's tree.
+    let mode = match name {
+        "uevent" | "node_desc" | "lifespan" => 0o644,
+        _ => 0o444,
+    };
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
@@ -295,7 +298,10 @@ impl Device<'_> {
             "uevent",
             &format!("NAME={}", Options::device_name(self.index)),
         )?;
-        for (dir, names) in [(&port, &stats::NAMES[..]), (&ib.to_path_buf(), &stats::DEVICE)] {
+        for (dir, names) in [
+            (&port, &stats::NAMES[..]),
+            (&ib.to_path_buf(), &stats::DEVICE),
+        ] {
             let counters = dir.join("hw_counters");
             fs::create_dir(&counters)?;
             for name in names {
@@ -308,7 +314,9 @@ impl Device<'_> {
         file(&port.join("gids"), "0", &groups(&gid_of(ip)))?;
         file(&port.join("pkeys"), "0", "0xffff")?;
         // There is no network device behind a GID.
-        fs::write(port.join("gid_attrs/ndevs/0"), "")?;
+        let device = port.join("gid_attrs/ndevs/0");
+        fs::write(&device, "")?;
+        fs::set_permissions(device, fs::Permissions::from_mode(0o444))?;
         file(&port.join("gid_attrs/types"), "0", "IB/RoCE v1")
     }
 }
