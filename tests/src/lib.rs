@@ -30,6 +30,7 @@ mod channel;
 mod child;
 mod deadline;
 mod fds;
+mod guest;
 mod rng;
 mod setup;
 mod skips;

@@ -4,10 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use soft_efa::launch::OPTIONS_VAR;
 use soft_efa::options::Options;
 
 use crate::child::{self, Process, ROLE_VAR};
 use crate::deadline::{Watchdog, scaled};
+use crate::guest;
 use crate::skips::{self, Skip, skip};
 use crate::soft;
 use crate::test::{MAIN, Test};
@@ -90,6 +92,13 @@ impl Setup {
         let _watchdog = Watchdog::start(format!("{name} ({})", test.role()), deadline);
         let started_by_test = std::env::var_os(ROLE_VAR).is_some();
         let result = catch_unwind(AssertUnwindSafe(|| match &self.place {
+            Place::Here | Place::Alone if guest::here() && !started_by_test => {
+                guest::become_like(&guest::usual()?, false)?;
+                match self.place {
+                    Place::Alone => in_own_process(name, None, deadline),
+                    _ => body(&test),
+                }
+            }
             Place::Alone if !started_by_test => in_own_process(name, None, deadline),
             Place::Under(options) if !started_by_test => {
                 in_own_process(name, Some(options), deadline)
@@ -116,12 +125,18 @@ fn in_own_process(name: &str, options: Option<&str>, deadline: Duration) -> Resu
     let mut command = child::again(name, MAIN)?;
     let _run = match options {
         None => None,
+        Some(text) if guest::here() => {
+            let options: Options = text.parse().context("the test's options")?;
+            guest::become_like(&options, true)?;
+            command.env(OPTIONS_VAR, options.to_string());
+            None
+        }
         Some(text) => {
             if soft::soft_efa_dir().is_none() && soft::preload_library().is_none() {
                 return Err(skip(format!("it needs soft-efa with {text}")));
             }
             let options: Options = text.parse().context("the test's options")?;
-            Some(soft::put_on(&options, &mut command)?)
+            soft::put_on(&options, &mut command)?
         }
     };
     let mut process = Process::start(name, &mut command)?;

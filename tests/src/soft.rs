@@ -29,19 +29,33 @@ pub fn preload_library() -> Option<PathBuf> {
         .map(Path::to_path_buf)
 }
 
+/// Whether the devices are soft-efa's: in this process, or in the slots of this virtual machine.
+pub(crate) fn is_here() -> bool {
+    soft_efa_dir().is_some() || crate::guest::here()
+}
+
 /// Puts `command` on devices of its own.
-pub(crate) fn put_on(options: &Options, command: &mut Command) -> Result<Run> {
+pub(crate) fn put_on(options: &Options, command: &mut Command) -> Result<Option<Run>> {
+    if crate::guest::here() {
+        // One set of devices is for all. Another process may be as well off with them.
+        if crate::guest::current() == options.to_string() {
+            return Ok(None);
+        }
+        return Err(crate::skips::skip(
+            "it takes several sets of devices at once, and a virtual machine has one",
+        ));
+    }
     let Some(library) = preload_library() else {
         bail!("this test is not on soft-efa, so it can't tell where its library is");
     };
     let run = Run::new(options, &library).context("can't make a soft-efa device")?;
     run.apply(command)?;
-    Ok(run)
+    Ok(Some(run))
 }
 
 /// The devices' options in this process, if it is on soft-efa.
 pub(crate) fn own_options() -> Option<Result<Options>> {
-    soft_efa_dir()?;
+    is_here().then_some(())?;
     let text = std::env::var(soft_efa::launch::OPTIONS_VAR).unwrap_or_default();
     Some(text.parse().context("the options of soft-efa"))
 }

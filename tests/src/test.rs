@@ -14,6 +14,7 @@ use soft_efa::options::Options;
 
 use crate::channel::Channel;
 use crate::child::{self, CHANNEL_VAR, Process, ROLE_VAR};
+use crate::guest;
 use crate::rng::{self, Rng};
 use crate::skips::skip;
 use crate::soft;
@@ -128,13 +129,18 @@ impl Test {
         let mut command = child::again(self.name, role)?;
         command.env(INDEX_VAR, index.to_string());
         let run = soft::put_on(&options, &mut command)?;
-        Process::start_role(role, &mut command, vec![run])
+        Process::start_role(role, &mut command, run.into_iter().collect())
     }
 
     /// The same, where the process is started by another program: for example
     /// `["ip", "netns", "exec", "a"]`.
     pub fn spawn_wrapped(&self, role: &str, options: &str, outer: &[&str]) -> Result<Process> {
         let options: Options = options.parse().context("the process's options")?;
+        if !outer.is_empty() && guest::here() {
+            return Err(skip(
+                "network namespaces separate soft-efa's processes, not a virtual machine's",
+            ));
+        }
         let inner = child::again(self.name, role)?;
         let mut command = if outer.is_empty() {
             inner
@@ -142,7 +148,7 @@ impl Test {
             child::wrapped(outer, &inner)
         };
         let run = soft::put_on(&options, &mut command)?;
-        Process::start_role(role, &mut command, vec![run])
+        Process::start_role(role, &mut command, run.into_iter().collect())
     }
 
     /// The devices of this process; there is at least one.
@@ -159,7 +165,7 @@ impl Test {
         if std::env::var_os(HARDWARE_VAR).is_some_and(|value| value == "1") {
             bail!("there is no EFA device, and {HARDWARE_VAR}=1 says that there is");
         }
-        if soft::soft_efa_dir().is_some() {
+        if soft::is_here() {
             bail!("this is soft-efa, but no device was found");
         }
         Err(skip(
@@ -203,7 +209,7 @@ impl Test {
     /// instance types do. Found out by trying, once per process.
     pub fn need_loopback(&self) -> Result<()> {
         static WORKS: OnceLock<bool> = OnceLock::new();
-        if soft::soft_efa_dir().is_some() {
+        if soft::is_here() {
             // Known from the profile, and an error in it must not look like a property.
             let options = self.soft_efa()?.unwrap_or_default();
             return match options.profile {
@@ -232,7 +238,7 @@ impl Test {
 
     /// Ends the test as skipped unless it runs on soft-efa.
     pub fn need_soft_efa(&self) -> Result<()> {
-        if soft::soft_efa_dir().is_some() {
+        if soft::is_here() {
             return Ok(());
         }
         Err(skip("it needs soft-efa"))
@@ -266,6 +272,11 @@ impl Test {
 
     /// A control connection to soft-efa in another process.
     pub fn ctl_of(&self, process: &Process) -> Result<Client> {
+        if guest::here() {
+            return Err(skip(
+                "it asks about one process, and a virtual machine's devices are all processes'",
+            ));
+        }
         let own = soft::soft_efa_dir();
         let Some(dir) = process.run_dir().or(own.as_deref()) else {
             bail!("not on soft-efa");

@@ -133,6 +133,25 @@ pub fn preload() -> Result<PathBuf> {
         .context("cargo built soft-efa-preload and named no library")
 }
 
+/// Builds the program that serves soft-efa's devices to virtual machines.
+pub fn pci_server() -> Result<PathBuf> {
+    let arguments = [
+        "build",
+        "--package",
+        "soft-efa",
+        "--bin",
+        "soft-efa-pci",
+        "--profile",
+        "preload",
+        "--quiet",
+    ];
+    artifacts(None, &arguments)?
+        .into_iter()
+        .find(|artifact| artifact.kind == "bin")
+        .map(|artifact| artifact.file)
+        .context("cargo built soft-efa-pci and named no program")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -62,6 +62,10 @@ pub fn run() -> Result<ExitCode> {
         Ok(Tally::check("public-api", public_api::check()))
     })?);
     tally.add(test::all(&Test::default(), &mut times)?);
+    tally.add_or_fail(
+        "tests in a virtual machine",
+        test::short_vm(&rdma_core, &mut times),
+    );
     tally.add(test::stage("budgets", &mut times, || {
         Ok(Tally::check("budgets", bench::within_budgets()))
     })?);

@@ -7,6 +7,7 @@ mod control;
 mod demo;
 mod fresh;
 mod hardware;
+mod kernel_diff;
 mod packages;
 mod passthrough;
 mod process;
@@ -18,6 +19,7 @@ mod soak;
 mod soft_efa;
 mod source;
 mod test;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -45,6 +47,13 @@ enum Task {
     RdmaCore(RdmaCoreArgs),
     /// Run a program on software EFA devices.
     SoftEfa(soft_efa::SoftEfa),
+    /// Run a program in a virtual machine, on the real EFA driver and software devices.
+    Vm(vm::Vm),
+    /// What runs in such a machine.
+    #[command(hide = true)]
+    VmAgent(vm::Agent),
+    /// Compare what soft-efa answers to some thousand questions with what a real kernel answered.
+    KernelDiff(kernel_diff::KernelDiff),
     /// Move bytes between two processes over EFA queue pairs, and check every one of them.
     Demo(demo::Demo),
     /// Run every test; the last line has the counts.
@@ -90,6 +99,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Task::Regenerate(args) => regenerate_bindings(&args),
         Task::RdmaCore(args) => show_rdma_core(&args),
         Task::SoftEfa(args) => soft_efa::run(&args),
+        Task::Vm(args) => vm::run(&args),
+        Task::VmAgent(args) => vm::agent(&args),
+        Task::KernelDiff(args) => kernel_diff::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Soak(args) => soak::run(&args),

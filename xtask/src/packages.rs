@@ -78,6 +78,10 @@ packages! {
     DEBOOTSTRAP: "debootstrap", "debootstrap", Probe::Programs(&["debootstrap"]);
     /// Clones the workspace into it.
     GIT: "git", "git", Probe::Programs(&["git"]);
+    /// Builds kernel modules.
+    MAKE: "make", "make", Probe::Programs(&["make"]);
+    /// Unpacks kernel sources and modules.
+    XZ: "xz-utils", "xz", Probe::Programs(&["xz"]);
     /// Makes namespaces.
     UNSHARE: "util-linux", "util-linux", Probe::Programs(&["unshare"]);
 }

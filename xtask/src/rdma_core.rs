@@ -19,6 +19,9 @@ use crate::{process, workspace};
 /// The first release whose libefa can post RDMA writes.
 const FIRST_WITH_WRITE: u32 = 46;
 
+/// The first release whose libefa knows the PCI id of p5en.
+pub const FIRST_WITH_P5EN: u32 = 50;
+
 /// Which rdma-core to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Choice {
@@ -52,6 +55,16 @@ impl RdmaCore {
         // Without this a libibverbs that was not installed looks for provider lists where it
         // would have been installed.
         command.env("RDMAV_DRIVERS", "efa");
+    }
+
+    /// A program that cargo has made, in its package's folder, with these libraries.
+    pub fn program(&self, file: &Path, package: &Path) -> Command {
+        let mut command = Command::new(file);
+        command.current_dir(package);
+        crate::build::clean(&mut command);
+        command.env("CARGO_MANIFEST_DIR", package);
+        self.apply(&mut command);
+        command
     }
 
     /// The first part of the release's number.
@@ -155,6 +168,17 @@ pub fn system_has_library() -> bool {
         process::output(Command::new(ldconfig).arg("-p"))
             .is_ok_and(|list| list.contains("libefa.so.1 "))
     })
+}
+
+/// The release of the installed libefa, by its file's name; 0 if there is none.
+pub fn installed_major() -> u32 {
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"]
+        .iter()
+        .filter_map(|dir| fs::read_link(Path::new(dir).join("libefa.so.1")).ok())
+        .filter_map(|file| release(file.to_str()?.strip_prefix("libefa.so.")?))
+        .map(|release| major(&release))
+        .next()
+        .unwrap_or(0)
 }
 
 /// The release of the installed libefa, if its headers are there.

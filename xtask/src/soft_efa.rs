@@ -123,7 +123,7 @@ pub fn run(arguments: &SoftEfa) -> Result<ExitCode> {
 ///
 /// Another program was linked with the system's libraries, and may use private parts of them
 /// that are different in each release: it must not be given the libraries that are built here.
-fn ours(command: &[OsString]) -> bool {
+pub fn ours(command: &[OsString]) -> bool {
     let target = workspace::target();
     let target = target.canonicalize().unwrap_or(target);
     let built_here = |word: &OsString| {

@@ -9,6 +9,7 @@
 //! | `objects [DEVICE]` | live objects, by kind (`pd`, `mr`, `cq`, `qp`, `ah`, `channel`, `context`) |
 //! | `faults [DEVICE] SPEC` | replaces the fault plan |
 //! | `pause [DEVICE]`, `resume [DEVICE]` | stops the device, and lets it go on |
+//! | `options [OPTIONS]` | puts other devices in their places; only where they serve virtual machines |
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,8 +84,22 @@ impl Client {
         }
     }
 
-    /// Connects to this process itself.
+    /// Connects to the server of the devices of this virtual machine, through the socket that
+    /// [`HOST_VAR`](crate::launch::HOST_VAR) names.
+    fn host(socket: &Path) -> Result<Self, CtlError> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Connects to the devices of this process: to itself, or, in a virtual machine, to the server
+    /// that all processes share.
     pub fn own() -> Result<Self, CtlError> {
+        if let Some(socket) = std::env::var_os(crate::launch::HOST_VAR) {
+            return Self::host(Path::new(&socket));
+        }
         let dir = std::env::var_os(crate::launch::DIR_VAR).ok_or(CtlError::NotOnSoftEfa)?;
         Self::connect(Path::new(&dir), std::process::id())
     }
@@ -158,6 +173,12 @@ impl Client {
         self.request("pause").map(drop)
     }
 
+    /// Puts devices with other options in their places: where they serve a virtual machine, whose
+    /// driver must have let go of them.
+    pub fn change(&mut self, options: &str) -> Result<(), CtlError> {
+        self.request(&format!("options {options}")).map(drop)
+    }
+
     /// Lets the devices go on.
     pub fn resume(&mut self) -> Result<(), CtlError> {
         self.request("resume").map(drop)
@@ -174,6 +195,11 @@ pub trait Control: Send + Sync {
     fn set_faults(&self, device: Option<&str>, spec: &str) -> Result<(), String>;
     /// Stops the device (`true`) or lets it go on.
     fn pause(&self, device: Option<&str>, paused: bool) -> Result<(), String>;
+    /// Puts devices with other options in the places of these, as if cards were changed.
+    fn change(&self, options: &str) -> Result<(), String> {
+        let _ = options;
+        Err("the devices of a program stay as they are until it ends".to_owned())
+    }
     /// Whether there is a device of this name.
     fn is_device(&self, name: &str) -> bool;
 }
@@ -202,8 +228,10 @@ pub fn answer(control: &dyn Control, line: &str) -> Value {
         "pause" | "resume" if !spec.is_empty() => nothing_else(Ok(Value::Null)),
         "pause" => control.pause(device, true).map(|()| Value::Null),
         "resume" => control.pause(device, false).map(|()| Value::Null),
+        "options" => control.change(rest).map(|()| Value::Null),
         _ => Err(format!(
-            "there is no request {verb:?}; there are counters, objects, faults, pause and resume"
+            "there is no request {verb:?}; there are counters, objects, faults, pause, resume and \
+             options"
         )),
     };
     match result {

@@ -19,6 +19,9 @@ pub const OPTIONS_VAR: &str = "SOFT_EFA_OPTIONS";
 /// others with other options.
 pub const PRELOAD_VAR: &str = "SOFT_EFA_PRELOAD";
 
+/// In a virtual machine of `cargo xtask vm`: the socket of the devices' server.
+pub const HOST_VAR: &str = "SOFT_EFA_HOST";
+
 const PREFIX: &str = "soft-efa-";
 
 /// A run directory. Commands that were prepared by [`Run::apply`] need it while they run; it is
@@ -37,11 +40,9 @@ const PREFIX: &str = "soft-efa-";
 /// ```
 #[derive(Debug)]
 pub struct Run {
-    dir: PathBuf,
+    dir: Dir,
     preload: PathBuf,
     options: Options,
-    /// Held locked as long as the run lives, so that others know that the directory is in use.
-    _lock: File,
 }
 
 impl Run {
@@ -74,28 +75,16 @@ impl Run {
                 ),
             ));
         }
-        let parent = parent_dir();
-        remove_stale(&parent);
-        let dir = make_dir(&parent)?;
-        let lock = match lock(&dir) {
-            Ok(lock) => lock,
-            Err(error) => {
-                // Nothing to lose: the directory is ours and empty.
-                let _ = fs::remove_dir_all(&dir);
-                return Err(error);
-            }
-        };
         let run = Self {
-            dir,
+            dir: Dir::new(options)?,
             preload,
             options: options.clone(),
-            _lock: lock,
         };
-        sysfs::write(&run.dir, options)?;
-        fs::create_dir(run.dir.join(crate::ctl::DIR))?;
+        let dir = run.dir();
+        sysfs::write(dir, options)?;
+        fs::create_dir(dir.join(crate::ctl::DIR))?;
         let limit = uverbs::locked::limit().to_string();
-        fs::write(run.dir.join(uverbs::locked::FILE), limit)?;
-        fs::write(run.dir.join("options"), options.to_string())?;
+        fs::write(dir.join(uverbs::locked::FILE), limit)?;
         Ok(run)
     }
 
@@ -113,7 +102,7 @@ impl Run {
 
     /// The run directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// The options that the run was made with.
@@ -147,8 +136,8 @@ impl Run {
             .env("LD_PRELOAD", preload_list)
             .env("ASAN_OPTIONS", asan)
             .env("TSAN_OPTIONS", tsan)
-            .env("SYSFS_PATH", self.dir.join(sysfs::SYS))
-            .env(DIR_VAR, &self.dir)
+            .env("SYSFS_PATH", self.dir().join(sysfs::SYS))
+            .env(DIR_VAR, self.dir())
             .env(OPTIONS_VAR, self.options.to_string())
             .env(PRELOAD_VAR, &self.preload)
             // A libibverbs that runs from its build folder looks for provider configuration in
@@ -183,10 +172,48 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+/// A directory of a run, which is removed on drop.
+#[derive(Debug)]
+pub struct Dir {
+    path: PathBuf,
+    /// Held locked as long as the run lives, so that others know that the directory is in use.
+    _lock: File,
+}
+
+impl Dir {
+    /// Makes one, and removes those of earlier runs that were killed.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the system says when it can't be made.
+    pub fn new(options: &Options) -> io::Result<Self> {
+        let parent = parent_dir();
+        remove_stale(&parent);
+        let path = make_dir(&parent)?;
+        let locked = lock(&path).and_then(|lock| {
+            fs::write(path.join("options"), options.to_string())?;
+            Ok(lock)
+        });
+        match locked {
+            Ok(_lock) => Ok(Self { path, _lock }),
+            Err(error) => {
+                // Nothing to lose: the directory is ours and has nothing of anybody's in it.
+                let _ = fs::remove_dir_all(&path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Dir {
     fn drop(&mut self) {
         // A directory that can't be removed now is stale for the next run.
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 

@@ -5,6 +5,7 @@
 //! library that puts them there is the package `soft-efa-preload`. What a user needs to know is in
 //! the README beside this crate.
 
+mod checks;
 pub mod ctl;
 pub mod engine;
 #[cfg(test)]
@@ -13,6 +14,7 @@ pub mod gid;
 pub mod launch;
 mod needed;
 pub mod options;
+pub mod pci;
 pub mod profile;
 pub mod stats;
 pub mod sysfs;

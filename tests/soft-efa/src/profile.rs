@@ -215,7 +215,8 @@ impl Profile {
             // 24 Mi page table entries of 4 KiB: the 98 GB that people run into.
             max_mr_pages: 24 << 20,
             max_ah: 16384,
-            page_size_cap: 0xffff_ffff_ffff_f000,
+            // Linux 6.12 looks at 32 bits.
+            page_size_cap: 0xffff_f000,
             comp_vectors: 1,
             link_gbps: 100,
         };

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,6 +29,23 @@ pub const NAMES: [&str; 17] = [
     "rdma_write_bytes",
     "rdma_write_wr_err",
     "rdma_write_recv_bytes",
+];
+
+/// The counters of a device, by the driver's names: its commands and what it refused. soft-efa has no
+/// commands, and leaves all of them 0.
+pub const DEVICE: [&str; 12] = [
+    "submitted_cmds",
+    "completed_cmds",
+    "cmds_err",
+    "no_completion_cmds",
+    "keep_alive_rcvd",
+    "alloc_pd_err",
+    "create_qp_err",
+    "create_cq_err",
+    "reg_mr_err",
+    "alloc_ucontext_err",
+    "create_ah_err",
+    "mmap_err",
 ];
 
 /// The value of each.
@@ -144,6 +162,7 @@ pub fn refresh(run_dir: &Path, file: &Path) -> Option<()> {
         .join(format!("{name}.{}", std::process::id()));
     fs::create_dir_all(run_dir.join(DIR)).ok()?;
     fs::write(&fresh, format!("{value}\n")).ok()?;
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o444)).ok()?;
     fs::rename(&fresh, file).ok()
 }
 

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::gid::{gid_of, guid_of};
@@ -128,7 +128,14 @@ fn mirror(name: &str, dir: &Path) -> io::Result<()> {
 }
 
 fn file(dir: &Path, name: &str, line: &str) -> io::Result<()> {
-    fs::write(dir.join(name), format!("{line}\n"))
+    let path = dir.join(name);
+    fs::write(&path, format!("{line}\n"))?;
+    // These can be written to in the kernel's tree.
+    let mode = match name {
+        "uevent" | "node_desc" | "lifespan" => 0o644,
+        _ => 0o444,
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 struct Device<'a> {
@@ -264,7 +271,7 @@ impl Device<'_> {
             ("sys_image_guid", "0000:0000:0000:0000"),
             ("node_type", "7: unspecified"),
             ("node_desc", ""),
-            ("fw_ver", "0.0.0.0"),
+            ("fw_ver", ""),
         ] {
             file(ib, name, line)?;
         }
@@ -277,7 +284,7 @@ impl Device<'_> {
         for (name, line) in [
             ("state", "4: ACTIVE"),
             ("phys_state", "5: LinkUp"),
-            ("link_layer", "Unspecified"),
+            ("link_layer", "Unknown"),
             ("lid", "0x0"),
             ("lid_mask_count", "1"),
             ("sm_lid", "0x0"),
@@ -291,16 +298,25 @@ impl Device<'_> {
             "uevent",
             &format!("NAME={}", Options::device_name(self.index)),
         )?;
-        let counters = port.join("hw_counters");
-        fs::create_dir(&counters)?;
-        for name in stats::NAMES {
-            file(&counters, name, "0")?;
+        for (dir, names) in [
+            (&port, &stats::NAMES[..]),
+            (&ib.to_path_buf(), &stats::DEVICE),
+        ] {
+            let counters = dir.join("hw_counters");
+            fs::create_dir(&counters)?;
+            for name in names {
+                file(&counters, name, "0")?;
+            }
+            // How many milliseconds the kernel keeps what the driver told: 10, in ticks of 4.
+            file(&counters, "lifespan", "12")?;
         }
-        // How many milliseconds the driver keeps what it was told.
-        file(&counters, "lifespan", "10")?;
         file(&port, "rate", profile.link().sysfs_rate)?;
         file(&port.join("gids"), "0", &groups(&gid_of(ip)))?;
         file(&port.join("pkeys"), "0", "0xffff")?;
+        // There is no network device behind a GID.
+        let device = port.join("gid_attrs/ndevs/0");
+        fs::write(&device, "")?;
+        fs::set_permissions(device, fs::Permissions::from_mode(0o444))?;
         file(&port.join("gid_attrs/types"), "0", "IB/RoCE v1")
     }
 }

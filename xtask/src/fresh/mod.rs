@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::{build, packages, passthrough, process, workspace};
+pub use network::mirror;
 
 /// The commands at the top of the README.
 const COMMANDS: [&str; 2] = ["cargo xtask demo", "cargo xtask test"];

@@ -8,6 +8,7 @@ mod pyverbs;
 mod shims;
 mod tally;
 mod unittest;
+mod virtual_machine;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,8 +17,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::rdma_core::{self, Choice};
-use crate::{build, hardware, packages, process, source};
+use crate::{build, hardware, kernel_diff, packages, process, source};
 pub use tally::{Tally, Times};
+use virtual_machine::Which;
 
 /// What follows `cargo xtask test`.
 #[derive(Args, Default)]
@@ -29,9 +31,13 @@ pub struct Test {
     /// name `fuzz`, nothing else is run.
     #[arg(long, value_name = "MINUTES", conflicts_with = "hardware")]
     fuzz: Option<u32>,
-    /// Run only the test programs whose name contains this.
+    /// Run only the test programs whose name contains this; with the name `vm`, the integration
+    /// tests in a virtual machine, on the real EFA driver.
     #[arg(value_name = "NAME")]
     only: Option<String>,
+    /// After `vm`: only the test programs whose name contains this.
+    #[arg(value_name = "PROGRAM", conflicts_with = "hardware")]
+    program: Option<String>,
 }
 
 /// What `test` needs beside what building rdma-core needs.
@@ -92,6 +98,17 @@ pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
         tally.add_or_fail("test programs", result);
         return Ok(tally);
     }
+    if only == Some(virtual_machine::NAME) {
+        let which = arguments
+            .program
+            .as_deref()
+            .map_or(Which::All, Which::Named);
+        return virtual_machine::run(&rdma_core, which, times);
+    }
+    anyhow::ensure!(
+        arguments.program.is_none(),
+        "a second name goes with `vm` only"
+    );
     let fuzz = Duration::from_secs(60) * arguments.fuzz.unwrap_or(1);
     let result = programs::on_software(&rdma_core, only, fuzz, times);
     tally.add_or_fail("test programs", result);
@@ -102,6 +119,9 @@ pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
         add("foreign programs", &|| {
             foreign::run(&rdma_core, &build::preload()?)
         });
+    }
+    if only.is_none_or(|only| kernel_diff::NAME.contains(only)) {
+        add(kernel_diff::NAME, &|| Ok(kernel_diff::check()));
     }
     if only.is_some() {
         return Ok(tally);
@@ -115,6 +135,11 @@ pub fn all(arguments: &Test, times: &mut Times) -> Result<Tally> {
         Ok(Tally::check("regenerate --check", regenerate_check()))
     });
     Ok(tally)
+}
+
+/// A few of the integration tests in a virtual machine; skipped where there can be none.
+pub fn short_vm(rdma_core: &rdma_core::RdmaCore, times: &mut Times) -> Result<Tally> {
+    virtual_machine::run(rdma_core, Which::Short, times)
 }
 
 /// Runs a stage and notes its time, under a heading.

@@ -16,10 +16,10 @@ use crate::rdma_core::{self, Choice, RdmaCore};
 use crate::{process, workspace};
 
 /// A program that takes longer than this hangs. The slowest one takes some two minutes.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+pub(super) const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Names a file to which a test that can't run here appends `NAME<TAB>REASON`.
-const SKIPS_VAR: &str = "EFA_TEST_SKIPS";
+pub(super) const SKIPS_VAR: &str = "EFA_TEST_SKIPS";
 
 /// The packages whose tests use an EFA device.
 const NEED_DEVICE: [&str; 4] = ["efa-sys", "efa-verbs", "efa-transport", "tests"];
@@ -206,7 +206,7 @@ pub fn on_system(tested: &RdmaCore) -> Result<Tally> {
     Ok(tally)
 }
 
-fn compile(rdma_core: &RdmaCore, which: &[&str]) -> Result<Vec<Artifact>> {
+pub(super) fn compile(rdma_core: &RdmaCore, which: &[&str]) -> Result<Vec<Artifact>> {
     let mut arguments = vec!["test", "--no-run", "--all-features"];
     arguments.extend(which);
     let made = build::artifacts(Some(rdma_core), &arguments)?;
@@ -215,7 +215,7 @@ fn compile(rdma_core: &RdmaCore, which: &[&str]) -> Result<Vec<Artifact>> {
     Ok(programs)
 }
 
-fn label(program: &Artifact) -> String {
+pub(super) fn label(program: &Artifact) -> String {
     let package = program.package_name();
     match &*program.kind {
         "test" => format!("{package}: {}", program.target),
@@ -304,7 +304,7 @@ fn fresh_file(name: &str) -> Result<PathBuf> {
 }
 
 /// What came of a test program, from what it printed and how it ended.
-fn judge(name: &str, ended: &Ended, skips: &str) -> Tally {
+pub(super) fn judge(name: &str, ended: &Ended, skips: &str) -> Tally {
     let report = libtest::parse(&ended.stdout);
     let mut tally = Tally {
         passed: report.passed,
@@ -336,7 +336,7 @@ fn judge(name: &str, ended: &Ended, skips: &str) -> Tally {
     tally
 }
 
-fn report(name: &str, ended: &Ended, tally: &Tally) {
+pub(super) fn report(name: &str, ended: &Ended, tally: &Tally) {
     println!(
         "{name}: {} ({})",
         tally.summary(),

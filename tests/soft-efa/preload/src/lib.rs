@@ -13,6 +13,7 @@
 
 mod descriptors;
 mod files;
+mod maps;
 mod netlink;
 mod next;
 mod paths;

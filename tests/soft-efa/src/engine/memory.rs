@@ -51,6 +51,14 @@ pub enum Backing {
         /// Keeps the mapping.
         owner: Owner,
     },
+    /// In several places, as physical memory is.
+    Runs {
+        /// Where each run of bytes begins in the region, and its address in this process. Sorted,
+        /// and the first begins at 0.
+        runs: Vec<(u64, u64)>,
+        /// Keeps them mapped.
+        owner: Owner,
+    },
 }
 
 /// A memory region to register.
@@ -72,9 +80,83 @@ pub(super) struct Region {
     pub(super) pd: u32,
     pub(super) iova: u64,
     pub(super) length: u64,
-    pub(super) base: u64,
+    place: Where,
     pub(super) access: Access,
     _owner: Option<Owner>,
+}
+
+/// Where a region's bytes are in this process.
+enum Where {
+    /// From this address on.
+    One(u64),
+    /// See [`Backing::Runs`].
+    Runs(Vec<(u64, u64)>),
+}
+
+/// A range in a region that may be used.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    region: &'a Region,
+    offset: u64,
+}
+
+impl Place<'_> {
+    /// Adds `len` bytes from `skip` on, which are inside the range, to `out`.
+    pub(super) fn part(&self, skip: usize, len: usize, out: &mut Vec<Span>) {
+        if len == 0 {
+            return;
+        }
+        let mut offset = self.offset + skip as u64;
+        let runs = match &self.region.place {
+            Where::One(base) => {
+                out.push(Span {
+                    address: base + offset,
+                    len,
+                });
+                return;
+            }
+            Where::Runs(runs) => runs,
+        };
+        let mut left = len as u64;
+        let mut index = runs.partition_point(|(start, _)| *start <= offset) - 1;
+        while left > 0 {
+            let (start, address) = runs[index];
+            let end = runs
+                .get(index + 1)
+                .map_or(self.region.length, |(next, _)| *next);
+            let here = (end - offset).min(left);
+            out.push(Span {
+                address: address + (offset - start),
+                len: here as usize,
+            });
+            offset += here;
+            left -= here;
+            index += 1;
+        }
+    }
+}
+
+/// The part of several ranges, of which so many bytes each are used, that begins `skip` bytes in
+/// and is `len` bytes long.
+pub(super) fn slice<'a>(
+    ranges: impl IntoIterator<Item = (Place<'a>, usize)>,
+    mut skip: usize,
+    mut len: usize,
+    out: &mut Vec<Span>,
+) {
+    for (place, bytes) in ranges {
+        if skip >= bytes {
+            skip -= bytes;
+            continue;
+        }
+        let take = (bytes - skip).min(len);
+        place.part(skip, take, out);
+        len -= take;
+        skip = 0;
+        if len == 0 {
+            break;
+        }
+    }
 }
 
 /// The regions of a device by key.
@@ -97,14 +179,28 @@ impl Regions {
         if self.by_key.len() >= self.limit {
             return Err(libc::ENOMEM);
         }
-        let (base, owner) = match spec.backing {
-            Backing::UserVa(address) => (address, None),
-            Backing::Mapping { address, owner } => (address, Some(owner)),
+        let wraps = |start: u64| start.checked_add(spec.length).is_none();
+        let (place, owner) = match spec.backing {
+            Backing::UserVa(address) => (Where::One(address), None),
+            Backing::Mapping { address, owner } => (Where::One(address), Some(owner)),
+            Backing::Runs { runs, owner } => {
+                let sorted = runs.is_sorted_by(|one, next| one.0 < next.0);
+                let fits = runs.last().is_some_and(|last| last.0 < spec.length);
+                if !sorted || !fits || runs[0].0 != 0 {
+                    return Err(libc::EINVAL);
+                }
+                match runs[..] {
+                    [(_, only)] => (Where::One(only), Some(owner)),
+                    _ => (Where::Runs(runs), Some(owner)),
+                }
+            }
         };
-        if spec.iova.checked_add(spec.length).is_none() || base.checked_add(spec.length).is_none() {
+        if wraps(spec.iova) || matches!(place, Where::One(base) if wraps(base)) {
             return Err(libc::EINVAL);
         }
-        if owner.is_none() && !is_mapped(base, spec.length) {
+        if let (Where::One(base), None) = (&place, &owner)
+            && !is_mapped(*base, spec.length)
+        {
             return Err(libc::EFAULT);
         }
         // A full-period generator over 24 bits: a key comes back as late as can be, and
@@ -125,7 +221,7 @@ impl Regions {
                 pd: spec.pd,
                 iova: spec.iova,
                 length: spec.length,
-                base,
+                place,
                 access: spec.access,
                 _owner: owner,
             },
@@ -147,17 +243,17 @@ impl Regions {
         address: u64,
         len: u64,
         access: Access,
-    ) -> Option<u64> {
+    ) -> Option<Place<'_>> {
         let region = self.by_key.get(&key)?;
         if region.pd != pd || !region.access.contains(access) {
             return None;
         }
         if len == 0 {
-            return Some(region.base);
+            return Some(Place { region, offset: 0 });
         }
         let offset = address.checked_sub(region.iova)?;
         let end = offset.checked_add(len)?;
-        (end <= region.length).then(|| region.base + offset)
+        (end <= region.length).then_some(Place { region, offset })
     }
 }
 
@@ -197,26 +293,20 @@ pub(super) struct Span {
     pub(super) len: usize,
 }
 
-/// The part of `spans` that begins `skip` bytes in and is `len` bytes long.
-pub(super) fn slice_spans(spans: &[Span], mut skip: usize, mut len: usize, out: &mut Vec<Span>) {
-    for span in spans {
-        if skip >= span.len {
-            skip -= span.len;
-            continue;
-        }
-        let take = (span.len - skip).min(len);
-        if take > 0 {
-            out.push(Span {
-                address: span.address + skip as u64,
-                len: take,
-            });
-        }
-        len -= take;
-        skip = 0;
-        if len == 0 {
-            break;
-        }
+/// Spans that one call copies: a packet has this many pages, and more take more calls.
+const VECTORS: usize = 16;
+
+/// The kernel's form of at most [`VECTORS`] spans, and how many bytes they are.
+fn vectors(spans: &[Span]) -> ([libc::iovec; VECTORS], usize) {
+    let mut vectors = [libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    }; VECTORS];
+    for (vector, span) in vectors.iter_mut().zip(spans) {
+        vector.iov_base = span.address as *mut libc::c_void;
+        vector.iov_len = span.len;
     }
+    (vectors, spans.iter().map(|span| span.len).sum())
 }
 
 /// A part of the program's memory could not be read or written.
@@ -314,76 +404,71 @@ impl UserMemory {
     pub(super) fn pull(&self, pid: u32, address: u64, to: &[Span]) -> Result<(), Fault> {
         let pid = libc::pid_t::try_from(pid).map_err(|_| Fault)?;
         let mut done = 0;
-        for span in to {
-            let local = libc::iovec {
-                iov_base: span.address as *mut libc::c_void,
-                iov_len: span.len,
-            };
+        for spans in to.chunks(VECTORS) {
+            let (local, bytes) = vectors(spans);
             let remote = libc::iovec {
                 iov_base: address.wrapping_add(done) as *mut libc::c_void,
-                iov_len: span.len,
+                iov_len: bytes,
             };
             // SAFETY: `local` is memory that its registration lets the device write, and the
             // kernel reports what isn't writable; `remote` is in another process (or named like
             // it), and the kernel reports what isn't readable.
-            let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
-            if usize::try_from(n) != Ok(span.len) {
+            let n = unsafe {
+                libc::process_vm_readv(pid, local.as_ptr(), spans.len() as u64, &remote, 1, 0)
+            };
+            if usize::try_from(n) != Ok(bytes) {
                 return Err(Fault);
             }
-            done += span.len as u64;
+            done += bytes as u64;
         }
         Ok(())
     }
 
     fn read_direct(&self, from: &[Span], to: &mut [u8]) -> Result<(), Fault> {
-        let mut done = 0;
-        for span in from {
+        let mut rest = to;
+        for spans in from.chunks(VECTORS) {
+            let (remote, bytes) = vectors(spans);
+            let (part, after) = rest
+                .split_at_mut_checked(bytes)
+                .expect("spans are longer than the buffer");
+            rest = after;
             let local = libc::iovec {
-                iov_base: to[done..].as_mut_ptr().cast(),
-                iov_len: span.len,
+                iov_base: part.as_mut_ptr().cast(),
+                iov_len: bytes,
             };
-            let remote = libc::iovec {
-                iov_base: span.address as *mut libc::c_void,
-                iov_len: span.len,
+            // SAFETY: `local` names the bytes of `part`; `remote` is only looked at by the
+            // kernel, which reports what isn't readable.
+            let n = unsafe {
+                libc::process_vm_readv(self.pid, &local, 1, remote.as_ptr(), spans.len() as u64, 0)
             };
-            assert!(
-                span.len <= to.len() - done,
-                "spans are longer than the buffer"
-            );
-            // SAFETY: `local` names bytes of `to` (checked above); `remote` is only looked at by
-            // the kernel, which reports what isn't readable.
-            let n = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
-            if usize::try_from(n) != Ok(span.len) {
+            if usize::try_from(n) != Ok(bytes) {
                 return Err(Fault);
             }
-            done += span.len;
         }
         Ok(())
     }
 
     fn write_direct(&self, from: &[u8], to: &[Span]) -> Result<(), Fault> {
-        let mut done = 0;
-        for span in to {
-            assert!(
-                span.len <= from.len() - done,
-                "spans are longer than the buffer"
-            );
+        let mut rest = from;
+        for spans in to.chunks(VECTORS) {
+            let (remote, bytes) = vectors(spans);
+            let (part, after) = rest
+                .split_at_checked(bytes)
+                .expect("spans are longer than the buffer");
+            rest = after;
             let local = libc::iovec {
-                iov_base: from[done..].as_ptr().cast_mut().cast(),
-                iov_len: span.len,
+                iov_base: part.as_ptr().cast_mut().cast(),
+                iov_len: bytes,
             };
-            let remote = libc::iovec {
-                iov_base: span.address as *mut libc::c_void,
-                iov_len: span.len,
+            // SAFETY: `local` names the bytes of `part`, which the call only reads; `remote` is
+            // memory that its registration lets the device write, and the kernel reports what
+            // isn't writable.
+            let n = unsafe {
+                libc::process_vm_writev(self.pid, &local, 1, remote.as_ptr(), spans.len() as u64, 0)
             };
-            // SAFETY: `local` names bytes of `from` (checked above), which the call only reads;
-            // `remote` is memory that its registration lets the device write, and the kernel
-            // reports what isn't writable.
-            let n = unsafe { libc::process_vm_writev(self.pid, &local, 1, &remote, 1, 0) };
-            if usize::try_from(n) != Ok(span.len) {
+            if usize::try_from(n) != Ok(bytes) {
                 return Err(Fault);
             }
-            done += span.len;
         }
         Ok(())
     }
@@ -457,7 +542,12 @@ mod tests {
         let base = bytes.as_ptr() as u64;
         let mut regions = Regions::new(2, 1);
         let key = region_of(&mut regions, &bytes, Access::LOCAL_WRITE);
-        let look = |pd, at, len, access| regions.translate(key, pd, at, len, access);
+        let look = |pd, at, len, access| {
+            let place = regions.translate(key, pd, at, len, access)?;
+            let mut spans = Vec::new();
+            place.part(0, (len as usize).max(1), &mut spans);
+            Some(spans[0].address)
+        };
         assert_eq!(look(1, 0x1000, 64, Access(0)), Some(base));
         assert_eq!(look(1, 0x1010, 48, Access::LOCAL_WRITE), Some(base + 16));
         assert_eq!(look(1, 0x1010, 49, Access(0)), None);
@@ -466,7 +556,11 @@ mod tests {
         assert_eq!(look(2, 0x1000, 1, Access(0)), None);
         assert_eq!(look(1, 0x1000, 1, Access::REMOTE_READ), None);
         assert_eq!(look(1, 0, 0, Access(0)), Some(base));
-        assert_eq!(regions.translate(key ^ 1, 1, 0x1000, 1, Access(0)), None);
+        assert!(
+            regions
+                .translate(key ^ 1, 1, 0x1000, 1, Access(0))
+                .is_none()
+        );
     }
 
     #[test]
@@ -551,43 +645,75 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_spans_cross_their_borders() {
-        let spans = [
-            Span {
-                address: 100,
-                len: 10,
-            },
-            Span {
-                address: 200,
-                len: 10,
-            },
-        ];
-        let slice = |skip, len| {
-            let mut out = Vec::new();
-            slice_spans(&spans, skip, len, &mut out);
-            out
-        };
-        assert_eq!(slice(0, 20), spans);
-        assert_eq!(
-            slice(8, 4),
-            [
-                Span {
-                    address: 108,
-                    len: 2
+    fn slices_cross_the_borders_of_runs_and_of_regions() {
+        let mut regions = Regions::new(8, 1);
+        let mut insert = |runs: Vec<(u64, u64)>, length| {
+            regions.insert(MrSpec {
+                pd: 1,
+                iova: 0x1000,
+                length,
+                backing: Backing::Runs {
+                    runs,
+                    owner: Box::new(()),
                 },
-                Span {
-                    address: 200,
-                    len: 2
-                }
-            ]
-        );
+                access: Access(0),
+            })
+        };
+        let scattered = insert(vec![(0, 1000), (10, 5000), (14, 300)], 20).unwrap();
+        let one = insert(vec![(0, 200)], 10).unwrap();
+        for bad in [
+            vec![],
+            vec![(1, 0)],
+            vec![(0, 5), (20, 7)],
+            vec![(0, 5), (0, 7)],
+        ] {
+            assert_eq!(insert(bad, 20), Err(libc::EINVAL));
+        }
+        let slice_of = |start: u64, used: [usize; 2], skip, len| {
+            let first = regions.translate(scattered, 1, start, used[0] as u64, Access(0));
+            let second = regions.translate(one, 1, 0x1000, used[1] as u64, Access(0));
+            let places = [(first.unwrap(), used[0]), (second.unwrap(), used[1])];
+            let mut out = Vec::new();
+            slice(places, skip, len, &mut out);
+            out.iter()
+                .map(|span| (span.address, span.len))
+                .collect::<Vec<_>>()
+        };
+        let all = [(1000, 10), (5000, 4), (300, 6), (200, 10)];
+        assert_eq!(slice_of(0x1000, [20, 10], 0, 30), all);
         assert_eq!(
-            slice(10, 3),
-            [Span {
-                address: 200,
-                len: 3
-            }]
+            slice_of(0x1008, [4, 10], 0, 6),
+            [(1008, 2), (5000, 2), (200, 2)]
         );
-        assert_eq!(slice(3, 0), []);
+        assert_eq!(slice_of(0x1000, [20, 10], 12, 3), [(5002, 2), (300, 1)]);
+        assert_eq!(slice_of(0x1000, [20, 10], 20, 3), [(200, 3)]);
+        assert_eq!(slice_of(0x1000, [20, 10], 3, 0), []);
+    }
+
+    #[test]
+    fn one_copy_takes_more_pieces_than_one_call() {
+        let memory = UserMemory::new().unwrap();
+        let mut bytes: Vec<u8> = (0..200).collect();
+        let base = bytes.as_mut_ptr() as u64;
+        // Every second byte.
+        let spans: Vec<Span> = (0..100)
+            .map(|at| Span {
+                address: base + 2 * at,
+                len: 1,
+            })
+            .collect();
+        for direct in [true, false] {
+            memory.direct.set(direct);
+            let mut copy = [0; 100];
+            memory.read(&spans, &mut copy).unwrap();
+            assert!(
+                copy.iter()
+                    .zip((0..200).step_by(2))
+                    .all(|(have, want)| *have == want)
+            );
+            memory.write(&[9; 100], &spans).unwrap();
+            assert_eq!(bytes[198..], [9, 199]);
+            memory.write(&copy, &spans).unwrap();
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::QpKind;
 use super::bits::Bits;
 use super::entry::{Inline, Op, Remote, ReqId, SendEntry, Sge, Status};
-use super::memory::{Access, Span, slice_spans};
+use super::memory::{Access, Place, Span, slice};
 use super::nic::Env;
 use super::qp::Core;
 use super::wire::{Data, DataKind, LEAST_PACKET};
@@ -128,7 +128,7 @@ impl Message {
             not_before: None,
         };
         let no_buffer = op != Op::Send && message.sge_count == 0 && message.inline.is_none();
-        if no_buffer || message.spans(env, core).is_none() {
+        if no_buffer || message.places(env, core).is_none() {
             let why = "a local buffer is not inside a memory region of this domain";
             return refuse(Status::INVALID_LKEY, why);
         }
@@ -168,23 +168,21 @@ impl Message {
     }
 
     /// The local buffers, if they (still) are registered.
-    fn spans(&self, env: &Env, core: &Core) -> Option<[Span; 2]> {
-        let mut spans = [Span { address: 0, len: 0 }; 2];
-        for (span, sge) in spans.iter_mut().zip(&self.sges[..self.sge_count]) {
+    fn places<'a>(&self, env: &'a Env, core: &Core) -> Option<[Option<Place<'a>>; 2]> {
+        let mut places = [None; 2];
+        for (place, sge) in places.iter_mut().zip(&self.sges[..self.sge_count]) {
             let len = u64::from(sge.len);
             // An empty buffer of a send is no buffer. RDMA wants a key all the same.
             if len == 0 && self.op == Op::Send {
                 continue;
             }
-            let address =
-                env.regions
-                    .translate(sge.lkey, core.pd, sge.address, len, self.access())?;
-            *span = Span {
-                address,
-                len: len as usize,
-            };
+            let access = self.access();
+            let found = env
+                .regions
+                .translate(sge.lkey, core.pd, sge.address, len, access)?;
+            *place = Some(found);
         }
-        Some(spans)
+        Some(places)
     }
 
     /// The local buffers of a packet, if they (still) are registered.
@@ -196,9 +194,13 @@ impl Message {
         out: &mut Vec<Span>,
     ) -> Option<()> {
         out.clear();
-        let spans = self.spans(env, core)?;
+        let places = self.places(env, core)?;
         let (offset, len) = self.range(packet);
-        slice_spans(&spans, offset as usize, len as usize, out);
+        let used = places
+            .into_iter()
+            .zip(&self.sges)
+            .filter_map(|(place, sge)| Some((place?, sge.len as usize)));
+        slice(used, offset as usize, len as usize, out);
         Some(())
     }
 

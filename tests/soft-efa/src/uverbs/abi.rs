@@ -30,6 +30,7 @@ pub(crate) const ATTR_VALID_OUTPUT: u16 = 2;
 pub(crate) mod object {
     pub(crate) const DEVICE: u16 = 0;
     pub(crate) const PD: u16 = 1;
+    pub(crate) const COMP_CHANNEL: u16 = 2;
     pub(crate) const CQ: u16 = 3;
     pub(crate) const QP: u16 = 4;
     pub(crate) const AH: u16 = 6;
@@ -85,7 +86,9 @@ pub(crate) mod qp_mask {
     pub(crate) const PKEY_INDEX: u32 = 1 << 4;
     pub(crate) const PORT: u32 = 1 << 5;
     pub(crate) const QKEY: u32 = 1 << 6;
+    pub(crate) const AV: u32 = 1 << 7;
     pub(crate) const RNR_RETRY: u32 = 1 << 11;
+    pub(crate) const ALT_PATH: u32 = 1 << 14;
     pub(crate) const SQ_PSN: u32 = 1 << 16;
     pub(crate) const CAP: u32 = 1 << 19;
     /// Everything up to `IB_QP_DEST_QPN`: what the plain command takes.

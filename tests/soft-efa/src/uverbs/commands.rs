@@ -158,7 +158,6 @@ impl Call<'_> {
 
     fn destroy(&self, kind: ObjectKind) -> Result<(), i32> {
         let request: abi::Handle = self.request()?;
-        self.context.require_open()?;
         self.context.destroy(kind, request.handle).map(drop)
     }
 
@@ -168,8 +167,7 @@ impl Call<'_> {
         }
         match self.process.fds.get(fd) {
             Some(Kind::Channel(channel)) => Ok(Some(channel)),
-            Some(_) => Err(libc::EINVAL),
-            None => Err(libc::EBADF),
+            _ => Err(libc::EBADF),
         }
     }
 }
@@ -190,7 +188,7 @@ fn get_context(call: &Call<'_>) -> Result<(), i32> {
         );
         let resp = abi::GetContextResp {
             async_fd: fd as u32,
-            num_comp_vectors: call.context.device.profile().comp_vectors,
+            num_comp_vectors: call.context.device.comp_vectors(),
         };
         call.respond(&resp)?;
         call.respond_driver(&driver)
@@ -360,7 +358,6 @@ fn ex_create_cq(call: &Call<'_>) -> Result<(), i32> {
 
 fn destroy_cq(call: &Call<'_>) -> Result<(), i32> {
     let request: abi::DestroyWithEvents = call.request()?;
-    call.context.require_open()?;
     let reported = call.context.destroy(ObjectKind::Cq, request.handle)?;
     call.respond(&abi::DestroyCqResp {
         comp_events_reported: reported.completion_events,
@@ -370,15 +367,17 @@ fn destroy_cq(call: &Call<'_>) -> Result<(), i32> {
 
 fn qp_request(call: &Call<'_>, core: &CreateQpCore, create_flags: u32) -> Result<QpRequest, i32> {
     check_qp_type(core.qp_type)?;
+    // There is no shared receive queue that a handle could name.
+    if core.is_srq != 0 || core.qp_type == abi::QPT_XRC_TGT {
+        return Err(libc::EINVAL);
+    }
     Ok(QpRequest {
         pd: core.pd_handle,
         send_cq: core.send_cq_handle,
         recv_cq: core.recv_cq_handle,
         qp_type: core.qp_type,
         cap: core.cap,
-        has_srq: core.is_srq != 0,
         create_flags,
-        sq_sig_all: core.sq_sig_all != 0,
         driver: call.driver_request.clone(),
     })
 }
@@ -399,14 +398,8 @@ pub(crate) fn check_qp_type(qp_type: u8) -> Result<(), i32> {
     }
 }
 
-/// Write commands call a handle that names nothing an invalid argument.
-fn invalid_handle(errno: i32) -> i32 {
-    if errno == libc::ENOENT {
-        libc::EINVAL
-    } else {
-        errno
-    }
-}
+/// The creation flags that the kernel's core knows (`IB_QP_CREATE_*`); the driver refuses all of them.
+const CREATE_FLAGS: u32 = 0xf1e;
 
 fn qp_resp(made: &QpMade) -> abi::CreateQpResp {
     abi::CreateQpResp {
@@ -421,10 +414,7 @@ fn create_qp(call: &Call<'_>) -> Result<(), i32> {
     let request: abi::CreateQp = call.request()?;
     call.context.require_open()?;
     let request = qp_request(call, &request.core, 0)?;
-    let made = call
-        .context
-        .create_qp(call.fd, request)
-        .map_err(invalid_handle)?;
+    let made = call.context.create_qp(call.fd, request)?;
     call.hand_over(ObjectKind::Qp, made.handle, &qp_resp(&made), &made.driver)
 }
 
@@ -434,14 +424,12 @@ fn ex_create_qp(call: &Call<'_>) -> Result<(), i32> {
     if request.comp_mask != 0 || request.core.reserved != 0 {
         return Err(libc::EINVAL);
     }
-    if request.rwq_ind_tbl_handle != 0 || request.source_qpn != 0 {
+    // An indirection table would count only with its bit in the mask, a source only with its flag.
+    if request.create_flags & !CREATE_FLAGS != 0 {
         return Err(libc::EINVAL);
     }
     let qp = qp_request(call, &request.core, request.create_flags)?;
-    let made = call
-        .context
-        .create_qp(call.fd, qp)
-        .map_err(invalid_handle)?;
+    let made = call.context.create_qp(call.fd, qp)?;
     let resp = abi::ExCreateQpResp {
         base: qp_resp(&made),
         response_length: call.response.len.min(size_of::<abi::ExCreateQpResp>()) as u32,
@@ -452,7 +440,6 @@ fn ex_create_qp(call: &Call<'_>) -> Result<(), i32> {
 
 fn query_qp(call: &Call<'_>) -> Result<(), i32> {
     let request: abi::QueryQp = call.request()?;
-    call.context.require_open()?;
     call.respond(
         &call
             .context
@@ -460,8 +447,7 @@ fn query_qp(call: &Call<'_>) -> Result<(), i32> {
     )
 }
 
-fn check_modify(call: &Call<'_>, request: &abi::ModifyQp, known: u32) -> Result<(), i32> {
-    call.context.require_open()?;
+fn check_modify(request: &abi::ModifyQp, known: u32) -> Result<(), i32> {
     if request.attr_mask & !known != 0 {
         return Err(libc::EOPNOTSUPP);
     }
@@ -476,13 +462,13 @@ fn check_modify(call: &Call<'_>, request: &abi::ModifyQp, known: u32) -> Result<
 
 fn modify_qp(call: &Call<'_>) -> Result<(), i32> {
     let request: abi::ModifyQp = call.request()?;
-    check_modify(call, &request, qp_mask::LEGACY)?;
+    check_modify(&request, qp_mask::LEGACY)?;
     call.context.modify_qp(&request, &call.driver_request)
 }
 
 fn ex_modify_qp(call: &Call<'_>) -> Result<(), i32> {
     let request: abi::ExModifyQp = call.request()?;
-    check_modify(call, &request.base, qp_mask::EXTENDED)?;
+    check_modify(&request.base, qp_mask::EXTENDED)?;
     call.context
         .modify_qp(&request.base, &call.driver_request)?;
     let response_length = call.response.len.min(size_of::<abi::ExModifyQpResp>()) as u32;
@@ -494,7 +480,6 @@ fn ex_modify_qp(call: &Call<'_>) -> Result<(), i32> {
 
 fn destroy_qp(call: &Call<'_>) -> Result<(), i32> {
     let request: abi::DestroyWithEvents = call.request()?;
-    call.context.require_open()?;
     call.context.destroy(ObjectKind::Qp, request.handle)?;
     call.respond(&abi::DestroyQpResp { events_reported: 0 })
 }

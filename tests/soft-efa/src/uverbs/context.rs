@@ -11,7 +11,7 @@ use super::device::{Alive, Counted, Device};
 use super::fds::lock;
 use super::locked::Charge;
 use super::process::Process;
-use super::ring::{Mapping, Offsets};
+use super::ring::{Mapping, Offsets, page_align};
 
 /// A protection domain.
 #[derive(Debug)]
@@ -33,6 +33,20 @@ pub(crate) struct Mr {
     pub(crate) _alive: Alive,
 }
 
+/// Pages that the program may map: exactly these, by their key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mappable {
+    key: u64,
+    bytes: u64,
+}
+
+impl Mappable {
+    pub(crate) fn new(key: u64, bytes: u64) -> Self {
+        let bytes = page_align(bytes);
+        Self { key, bytes }
+    }
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -43,6 +57,7 @@ pub(crate) struct Cq {
     pub(crate) channel: Option<Arc<Channel>>,
     /// Events that were raised.
     pub(crate) raised: Arc<std::sync::atomic::AtomicU32>,
+    pub(crate) mappable: Vec<Mappable>,
     /// Must outlive the engine's queues.
     pub(crate) _memory: Vec<Mapping>,
     pub(crate) _alive: Alive,
@@ -59,7 +74,7 @@ pub(crate) struct Qp {
     /// The state as the driver knows it: that of the last change.
     pub(crate) state: u8,
     pub(crate) cap: QpCap,
-    pub(crate) sq_sig_all: bool,
+    pub(crate) mappable: Vec<Mappable>,
     /// Must outlive the engine's queue pair.
     pub(crate) _memory: Mapping,
     pub(crate) _alive: Alive,
@@ -151,6 +166,15 @@ impl Objects {
     /// The kind of the object with this handle.
     pub(crate) fn kind(&self, handle: u32) -> Option<ObjectKind> {
         self.any(handle).ok().map(Object::kind)
+    }
+
+    /// Whether an object has exactly these pages.
+    pub(crate) fn is_mappable(&self, asked: Mappable) -> bool {
+        self.slots.iter().flatten().any(|object| match object {
+            Object::Cq(cq) => cq.mappable.contains(&asked),
+            Object::Qp(qp) => qp.mappable.contains(&asked),
+            _ => false,
+        })
     }
 
     /// The handles of all objects of a kind.

@@ -8,7 +8,7 @@ use crate::engine::{CqSpec, Verb};
 
 use super::abi::{EfaCreateCq, EfaCreateCqResp, efa};
 use super::channel::Channel;
-use super::context::{Context, Cq, Object};
+use super::context::{Context, Cq, Mappable, Object};
 use super::device::Counted;
 use super::process::Process;
 use super::ring::{Mapping, page_align, page_size};
@@ -65,13 +65,13 @@ impl Context {
     /// Makes a completion queue; `fd` is the descriptor through which the program asks.
     pub(crate) fn create_cq(&self, fd: RawFd, request: CqRequest) -> Result<CqMade, i32> {
         let profile = self.device.profile();
-        if request.comp_vector >= profile.comp_vectors || request.entries < 1 {
+        if request.comp_vector >= self.device.comp_vectors() {
             return Err(libc::EINVAL);
         }
         if request.flags != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        if request.entries > profile.max_cqe {
+        if request.entries < 1 || request.entries > profile.max_cqe {
             return Err(libc::EINVAL);
         }
         // A request that ends before the flags is as old as libefa without events.
@@ -164,6 +164,14 @@ impl Context {
             user_handle: request.user_handle,
             channel: request.channel,
             raised,
+            mappable: [
+                (resp.q_mmap_key, resp.q_mmap_size),
+                (resp.db_mmap_key, page_size()),
+            ]
+            .into_iter()
+            .filter(|(key, _)| *key != 0)
+            .map(|(key, bytes)| Mappable::new(key, bytes))
+            .collect(),
             _memory: vec![memory],
             _alive: self.count(Counted::Cq),
         };

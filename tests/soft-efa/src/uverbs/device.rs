@@ -102,6 +102,14 @@ impl Device {
         })
     }
 
+    /// Completion vectors: the driver makes no more event queues than there are processors.
+    pub(crate) fn comp_vectors(&self) -> u32 {
+        // SAFETY: sysconf takes no pointers and reads only its argument.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        let online = u32::try_from(online).unwrap_or(1).max(1);
+        self.profile().comp_vectors.min(online)
+    }
+
     /// The device's address on the fabric.
     pub(crate) fn gid(&self) -> [u8; 16] {
         gid_of(self.ip)

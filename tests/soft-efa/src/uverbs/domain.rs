@@ -81,7 +81,7 @@ impl Context {
             return Err(libc::EINVAL);
         }
         let mut objects = self.objects();
-        let domain = objects.pd_mut(pd).map_err(|_| libc::EINVAL)?;
+        let domain = objects.pd_mut(pd)?;
         // Without a global route there is no destination, and the GID table has one entry.
         if attr.is_global == 0 || attr.sgid_index != 0 || ip_of(&attr.dgid).is_none() {
             return Err(libc::EINVAL);

@@ -209,7 +209,7 @@ impl Attrs<'_> {
                 None => return Err(libc::EBADF),
             },
             Carries::RawFd => drop(fd_of(&attr)?),
-            Carries::Absent => return Err(libc::ENOENT),
+            Carries::Absent => return Err(libc::EINVAL),
             Carries::NewHandle | Carries::NewFd => {}
         }
         self.present.push((index, attr));

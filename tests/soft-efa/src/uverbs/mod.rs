@@ -104,6 +104,20 @@ pub fn write(fd: RawFd, buf: usize, count: usize) -> Option<Result<usize, i32>> 
     }
 }
 
+/// Whether the pages of a device file may be mapped; `None` for any other descriptor.
+pub fn mmap(fd: RawFd, bytes: usize, flags: i32, offset: i64) -> Option<Result<(), i32>> {
+    let DeviceFile::Own(_, context) = process::device_file(fd) else {
+        return None;
+    };
+    let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    let asked = context::Mappable::new(offset as u64, bytes as u64);
+    Some(if private || !context.objects().is_mappable(asked) {
+        Err(libc::EINVAL)
+    } else {
+        Ok(())
+    })
+}
+
 /// What a closed descriptor was. To be dropped once it is closed, and not before: that takes
 /// down the objects, and a thread of the program may get the number meanwhile.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
+use crate::checks;
 use crate::engine::{Access, Backing, MrSpec, Verb};
 
 use super::abi::access;
@@ -51,15 +52,6 @@ impl Context {
         }
     }
 
-    fn check_size(&self, length: u64) -> Result<(), i32> {
-        // A page table entry for each page; the driver gets ENOMEM from a device that has no more.
-        if length.div_ceil(4096) > self.device.profile().max_mr_pages {
-            Err(libc::ENOMEM)
-        } else {
-            Ok(())
-        }
-    }
-
     /// Registers the program's memory. `driver` is what libefa added: nothing, or zeros.
     pub(crate) fn reg_mr(
         &self,
@@ -74,19 +66,27 @@ impl Context {
             return Err(libc::EINVAL);
         }
         check_core_access(flags)?;
-        self.objects().pd(pd).map_err(|_| libc::EINVAL)?;
+        self.objects().pd(pd)?;
         super::udata::must_be_clear(driver)?;
         let access = self.check_driver_access(flags)?;
+        // Pages are pinned before the device is asked, at most 2^32 of them.
         let end = start
             .checked_add(length)
-            .and_then(|end| end.checked_add(page_size() - 1));
-        if length == 0 || end.is_none() {
+            .and_then(|end| end.checked_next_multiple_of(page_size()))
+            .ok_or(libc::EINVAL)?;
+        let first = start - start % page_size();
+        let pages = (end - first) / page_size();
+        if pages == 0 || pages > u32::MAX.into() {
             return Err(libc::EINVAL);
         }
-        self.check_size(length)?;
         let dir = &self.process.run.dir;
         let locked = self.process.locked.charge(dir, start, length)?;
-        pin(start, length, access.contains(Access::LOCAL_WRITE))?;
+        pin(first, end - first, access.contains(Access::LOCAL_WRITE))?;
+        if length == 0 {
+            // The device's answer.
+            return Err(libc::EINVAL);
+        }
+        checks::region_length(self.device.profile(), length)?;
         self.register(
             pd,
             Some(locked),
@@ -116,7 +116,7 @@ impl Context {
         check_core_access(flags)?;
         let access = self.check_driver_access(flags)?;
         self.objects().pd(pd)?;
-        self.check_size(length)?;
+        checks::region_length(self.device.profile(), length)?;
         let writable = access.contains(Access::LOCAL_WRITE);
         check_file(fd, offset, length, writable)?;
         let mapping =

@@ -2,12 +2,13 @@
 
 use std::os::fd::RawFd;
 
-use crate::engine::{QpChange, QpKind, QpSpec, QpState, Verb};
+use crate::checks;
+use crate::engine::{QpChange, QpKind, QpSpec, Verb};
 
 use super::abi::{
     EfaCreateQp, EfaCreateQpResp, ModifyQp, QPT_DRIVER, QPT_UD, QpCap, QueryQpResp, efa, qp_mask,
 };
-use super::context::{Context, Object, Qp};
+use super::context::{Context, Mappable, Object, Qp};
 use super::device::Counted;
 use super::ring::{page_align, page_size};
 use super::transitions::{self, is_permitted};
@@ -20,10 +21,8 @@ pub(crate) struct QpRequest {
     pub(crate) recv_cq: u32,
     pub(crate) qp_type: u8,
     pub(crate) cap: QpCap,
-    pub(crate) has_srq: bool,
     /// Creation flags of the kernel's core; EFA has none.
     pub(crate) create_flags: u32,
-    pub(crate) sq_sig_all: bool,
     /// What libefa added.
     pub(crate) driver: Vec<u8>,
 }
@@ -37,8 +36,8 @@ pub(crate) struct QpMade {
     pub(crate) driver: EfaCreateQpResp,
 }
 
-/// The place of the receive doorbell in the page that it shares with the send doorbell.
-const RQ_DOORBELL: u64 = 64;
+/// The kernel's page allocator has no larger piece, and the driver wants a receive ring in one.
+const MAX_RQ_RING: u32 = 4 << 20;
 
 impl Context {
     /// Makes a queue pair; `fd` is the descriptor through which the program asks.
@@ -46,7 +45,11 @@ impl Context {
         let (kind, driver) = self.check_qp(&request)?;
         let sq_bytes = u64::from(driver.sq_ring_size);
         let rq_bytes = u64::from(driver.rq_ring_size);
-        let sq_entry_size = self.sq_entry_size(&request.cap, driver.sq_ring_size)?;
+        let sq_entry_size = checks::send_entry(
+            self.device.profile(),
+            request.cap.max_send_wr,
+            driver.sq_ring_size,
+        )?;
         self.allocation(Verb::CreateQp)?;
 
         let mut objects = self.objects();
@@ -61,7 +64,9 @@ impl Context {
         let recv_index = recv_rings.len() - 1;
         let recv_ring = recv_rings[recv_index];
 
-        let sq_at = page_size();
+        // Each doorbell has a page, and so a key, of its own.
+        let rq_db_at = page_size();
+        let sq_at = 2 * page_size();
         let rq_at = sq_at + page_align(sq_bytes);
         let memory = self.allocate(fd, rq_at + page_align(rq_bytes))?;
         let place = |at: u64, bytes: u64| {
@@ -82,22 +87,29 @@ impl Context {
             sq_db: memory.at(0).cast(),
             rq: place(rq_at, rq_bytes),
             rq_bytes: driver.rq_ring_size,
-            rq_db: memory.at(RQ_DOORBELL).cast(),
+            rq_db: memory.at(rq_db_at).cast(),
             unsolicited: driver.flags & efa::QP_UNSOLICITED_WRITE_RECV != 0,
         };
         // SAFETY: rings and doorbells lie in `memory`, which is kept by the object below until
         // `destroy` has taken the queue pair from the engine.
         let number = unsafe { self.device.engine()?.create_qp(spec) }?;
-        let resp = EfaCreateQpResp {
-            rq_db_offset: RQ_DOORBELL as u32,
-            rq_mmap_key: memory.key() + rq_at,
-            rq_mmap_size: page_align(rq_bytes),
-            rq_db_mmap_key: memory.key(),
+        let mut resp = EfaCreateQpResp {
             sq_db_mmap_key: memory.key(),
             llq_desc_mmap_key: memory.key() + sq_at,
             recv_sub_cq_idx: recv_index as u16,
             ..EfaCreateQpResp::default()
         };
+        let mut mappable = vec![
+            Mappable::new(resp.sq_db_mmap_key, page_size()),
+            Mappable::new(resp.llq_desc_mmap_key, sq_bytes),
+        ];
+        if rq_bytes != 0 {
+            resp.rq_mmap_key = memory.key() + rq_at;
+            resp.rq_mmap_size = page_align(rq_bytes);
+            resp.rq_db_mmap_key = memory.key() + rq_db_at;
+            mappable.push(Mappable::new(resp.rq_db_mmap_key, page_size()));
+            mappable.push(Mappable::new(resp.rq_mmap_key, rq_bytes));
+        }
         objects.pd_mut(request.pd)?.users += 1;
         objects.cq_mut(request.send_cq)?.users += 1;
         objects.cq_mut(request.recv_cq)?.users += 1;
@@ -109,7 +121,7 @@ impl Context {
             kind,
             state: transitions::RESET,
             cap: request.cap,
-            sq_sig_all: request.sq_sig_all,
+            mappable,
             _memory: memory,
             _alive: self.count(Counted::Qp),
         };
@@ -133,10 +145,7 @@ impl Context {
         {
             return Err(libc::EINVAL);
         }
-        if !matches!(request.qp_type, QPT_DRIVER | QPT_UD)
-            || request.has_srq
-            || request.create_flags != 0
-        {
+        if !matches!(request.qp_type, QPT_DRIVER | QPT_UD) || request.create_flags != 0 {
             return Err(libc::EOPNOTSUPP);
         }
         // A request that ends before the flags is as old as libefa without them.
@@ -157,36 +166,11 @@ impl Context {
             (_, efa::QP_DRIVER_TYPE_SRD) => QpKind::Srd,
             _ => return Err(libc::EOPNOTSUPP),
         };
-        // Receive descriptors have 16 bytes, and the device's counters wrap at powers of two.
-        let rq_fits = driver.rq_ring_size == 0
-            || (driver.rq_ring_size.is_multiple_of(16)
-                && driver.rq_ring_size.is_power_of_two()
-                && driver.rq_ring_size / 16 <= 1 << 16);
-        if !rq_fits {
-            Err(libc::EINVAL)
-        } else {
-            Ok((kind, driver))
+        if page_align(driver.rq_ring_size.into()) as u32 > MAX_RQ_RING {
+            return Err(libc::ENOMEM);
         }
-    }
-
-    /// The device is told the ring's bytes and its depth; an entry has 64 or 128 bytes.
-    fn sq_entry_size(&self, cap: &QpCap, ring: u32) -> Result<u32, i32> {
-        let profile = self.device.profile();
-        let depth = cap
-            .max_send_wr
-            .max(u32::from(profile.min_sq_wr))
-            .checked_next_power_of_two();
-        match depth {
-            _ if ring == 0 && cap.max_send_wr == 0 => Ok(64),
-            Some(depth) if ring <= profile.max_llq_size && ring.is_power_of_two() => {
-                match ring / depth {
-                    64 => Ok(64),
-                    128 => Ok(128),
-                    _ => Err(libc::EINVAL),
-                }
-            }
-            _ => Err(libc::EINVAL),
-        }
+        checks::receive_ring(driver.rq_ring_size)?;
+        Ok((kind, driver))
     }
 
     /// Changes a queue pair.
@@ -199,12 +183,10 @@ impl Context {
             | qp_mask::QKEY
             | qp_mask::SQ_PSN
             | qp_mask::RNR_RETRY;
-        let mask = request.attr_mask;
-        let has = |bit: u32| mask & bit != 0;
         let mut objects = self.objects();
-        let qp = objects
-            .qp_mut(request.qp_handle)
-            .map_err(|_| libc::EINVAL)?;
+        let qp = objects.qp_mut(request.qp_handle)?;
+        let mask = with_address(request)?;
+        let has = |bit: u32| mask & bit != 0;
         if (has(qp_mask::CUR_STATE) && request.cur_qp_state > transitions::ERR)
             || (has(qp_mask::STATE) && request.qp_state > transitions::ERR)
         {
@@ -228,21 +210,21 @@ impl Context {
         if !is_permitted(from, to, mask, srd) {
             return Err(libc::EINVAL);
         }
-        if (has(qp_mask::PORT) && request.port_num != 1)
-            || (has(qp_mask::PKEY_INDEX) && request.pkey_index != 0)
-        {
+        if has(qp_mask::PKEY_INDEX) && request.pkey_index != 0 {
             return Err(libc::EOPNOTSUPP);
         }
         if has(qp_mask::RNR_RETRY) && !self.device.profile().rnr_retry {
             return Err(libc::EOPNOTSUPP);
         }
-        // The device compares the stated state with its own.
-        if has(qp_mask::CUR_STATE) && from != qp.state {
+        // The driver believes what the program states, and the device compares it with its own.
+        let engine = self.device.engine()?;
+        let really = engine.query_qp(qp.number).ok_or(libc::EINVAL)?.state;
+        if has(qp_mask::STATE) && from != checks::qp_state_number(really) {
             return Err(libc::EINVAL);
         }
         let change = QpChange {
             state: if has(qp_mask::STATE) {
-                Some(engine_state(to))
+                checks::qp_state(to.into())
             } else {
                 None
             },
@@ -250,7 +232,7 @@ impl Context {
             rnr_retry: has(qp_mask::RNR_RETRY).then_some(request.rnr_retry),
             sq_psn: has(qp_mask::SQ_PSN).then_some(request.sq_psn),
         };
-        self.device.engine()?.modify_qp(qp.number, change)?;
+        engine.modify_qp(qp.number, change)?;
         qp.state = to;
         Ok(())
     }
@@ -265,7 +247,7 @@ impl Context {
             | qp_mask::CAP
             | qp_mask::RNR_RETRY;
         let objects = self.objects();
-        let qp = objects.qp(handle).map_err(|_| libc::EINVAL)?;
+        let qp = objects.qp(handle)?;
         if mask & !SUPPORTED != 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -278,36 +260,39 @@ impl Context {
             cap: qp.cap,
             qkey: now.qkey,
             sq_psn: now.sq_psn,
-            qp_state: kernel_state(now.state),
+            qp_state: checks::qp_state_number(now.state),
             sq_draining: now.sq_draining.into(),
             port_num: 1,
             rnr_retry: now.rnr_retry,
-            sq_sig_all: qp.sq_sig_all.into(),
+            // The driver leaves this 0, which is the kernel's word for "all".
+            sq_sig_all: 1,
             ..QueryQpResp::default()
         })
     }
 }
 
-fn engine_state(state: u8) -> QpState {
-    match state {
-        transitions::RESET => QpState::Reset,
-        transitions::INIT => QpState::Init,
-        transitions::RTR => QpState::Rtr,
-        transitions::RTS => QpState::Rts,
-        transitions::SQD => QpState::Sqd,
-        transitions::SQE => QpState::Sqe,
-        _ => QpState::Err,
+/// What the kernel's core does with ports and addresses before it asks the driver: the mask that the
+/// driver gets to see.
+fn with_address(request: &ModifyQp) -> Result<u32, i32> {
+    let mut mask = request.attr_mask;
+    let valid = |port: u8| if port == 1 { Ok(()) } else { Err(libc::EINVAL) };
+    if mask & qp_mask::PORT != 0 {
+        valid(request.port_num)?;
     }
-}
-
-fn kernel_state(state: QpState) -> u8 {
-    match state {
-        QpState::Reset => transitions::RESET,
-        QpState::Init => transitions::INIT,
-        QpState::Rtr => transitions::RTR,
-        QpState::Rts => transitions::RTS,
-        QpState::Sqd => transitions::SQD,
-        QpState::Sqe => transitions::SQE,
-        QpState::Err => transitions::ERR,
+    if mask & qp_mask::AV != 0 {
+        valid(request.dest.port_num)?;
+        let to_rtr = mask & qp_mask::STATE != 0 && request.qp_state == transitions::RTR;
+        if !to_rtr {
+            mask |= qp_mask::PORT;
+        }
     }
+    if mask & qp_mask::ALT_PATH != 0 {
+        valid(request.alt_port_num)?;
+        valid(request.alt_dest.port_num)?;
+    }
+    // A global address starts from a GID, and there is one.
+    if mask & qp_mask::AV != 0 && request.dest.is_global != 0 && request.dest.sgid_index != 0 {
+        return Err(libc::EINVAL);
+    }
+    Ok(mask)
 }

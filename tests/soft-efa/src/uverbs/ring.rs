@@ -79,14 +79,16 @@ impl Mapping {
         };
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let ptr = unsafe {
-            libc::mmap64(
-                std::ptr::null_mut(),
+            // Not by the function, which on a device file maps what the program may map.
+            libc::syscall(
+                libc::SYS_mmap,
+                std::ptr::null_mut::<libc::c_void>(),
                 len,
                 protection,
                 libc::MAP_SHARED,
                 fd,
                 start,
-            )
+            ) as *mut libc::c_void
         };
         if ptr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error()

@@ -160,16 +160,14 @@ impl Responder {
             seq: data.seq,
         });
         let mut sent = place.is_some();
-        if let Some(address) = place {
-            let span = [Span {
-                address,
-                len: data.len as usize,
-            }];
+        if let Some(place) = place {
+            let mut spans = Vec::with_capacity(1);
+            place.part(0, data.len as usize, &mut spans);
             for copy in 0..1 + u32::from(fate.duplicated) {
                 let limit = if copy > 0 { 0 } else { limit };
                 let pushed = if fate.corrupted && data.len > 0 {
                     let mut bytes = vec![0; data.len as usize];
-                    let read = env.memory.read(&span, &mut bytes);
+                    let read = env.memory.read(&spans, &mut bytes);
                     bytes[data.len as usize / 2] ^= 0x55;
                     env.counters.packets_corrupted += 1;
                     read.and_then(|()| {
@@ -177,7 +175,7 @@ impl Responder {
                         outbox.push(&env.memory, *peer, limit, &header, &frame, payload, tag)
                     })
                 } else {
-                    let payload = Payload::Spans(&span);
+                    let payload = Payload::Spans(&spans);
                     outbox.push(&env.memory, *peer, limit, &header, &frame, payload, tag)
                 };
                 sent &= pushed.is_ok();

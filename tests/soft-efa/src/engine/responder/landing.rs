@@ -21,10 +21,9 @@ impl Responder {
                 u64::from(data.len),
                 Access::REMOTE_WRITE,
             );
-            out.extend(place.map(|address| Span {
-                address,
-                len: data.len as usize,
-            }));
+            if let Some(place) = place {
+                place.part(0, data.len as usize, out);
+            }
             return place.is_some();
         }
         let receive =
@@ -70,12 +69,12 @@ impl Responder {
                 u64::from(sge.len),
                 Access::LOCAL_WRITE,
             );
-            let Some(address) = place else {
+            let Some(place) = place else {
                 return false;
             };
-            all.push(Span { address, len: used });
+            all.push((place, used));
         }
-        slice_spans(&all, offset, len, out);
+        slice(all, offset, len, out);
         true
     }
 

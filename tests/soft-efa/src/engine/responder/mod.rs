@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::engine::bits::Bits;
 use crate::engine::entry::{Completion, Op, Source, Status};
 use crate::engine::faults::Draw;
-use crate::engine::memory::{Access, Span, slice_spans};
+use crate::engine::memory::{Access, Span, slice};
 use crate::engine::net;
 use crate::engine::nic::{Env, trace};
 use crate::engine::outbox::{Outbox, Payload, Tag};

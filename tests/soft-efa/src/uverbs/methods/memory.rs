@@ -4,7 +4,7 @@ use super::out;
 use crate::uverbs::abi::DRIVER_NS;
 use crate::uverbs::commands;
 use crate::uverbs::context::ObjectKind;
-use crate::uverbs::ioctl::{Attrs, Carries, FLAGS, Spec, exactly};
+use crate::uverbs::ioctl::{Attrs, CONST, Carries, FLAGS, Spec, exactly};
 use crate::uverbs::mr::MrMade;
 
 pub(super) const MR_QUERY: &[Spec] = &[
@@ -100,6 +100,25 @@ fn hand_over_mr(attrs: &Attrs<'_>, made: MrMade, lkey: u16, rkey: u16) -> Result
         attrs.answer_handle(0, made.handle.into())
     };
     answer().inspect_err(|_| attrs.context.discard(ObjectKind::Mr, made.handle))
+}
+
+pub(super) const MR_ADVISE: &[Spec] = &[
+    Spec::must(0, Carries::Uses(ObjectKind::Pd)),
+    Spec::must(1, CONST),
+    Spec::must(2, FLAGS),
+    Spec::must(
+        3,
+        Carries::In {
+            min: 16,
+            max: u16::MAX,
+            extends: false,
+        },
+    ),
+];
+
+/// Advice is for paging on demand, which the driver doesn't do.
+pub(super) fn mr_advise(_: &Attrs<'_>) -> Result<(), i32> {
+    Err(libc::EOPNOTSUPP)
 }
 
 pub(super) const EFA_MR_QUERY: &[Spec] = &[

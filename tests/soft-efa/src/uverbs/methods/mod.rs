@@ -62,6 +62,7 @@ pub(crate) fn find(object_id: u16, method_id: u16) -> Option<Method> {
         (object::DEVICE, 1) => Method::plain(INFO_HANDLES, info_handles),
         (object::DEVICE, 2) => Method::plain(QUERY_PORT, query_port),
         (object::DEVICE, 3) => Method::with_driver(GET_CONTEXT, get_context),
+        (object::DEVICE, 4) => Method::plain(QUERY_CONTEXT, query_context),
         (object::DEVICE, 5) => Method::plain(QUERY_GID_TABLE, query_gid_table),
         (object::DEVICE, 6) => Method::plain(QUERY_GID_ENTRY, query_gid_entry),
         (object::DEVICE, 7) => Method::plain(QUERY_PORT_SPEED, query_port_speed),
@@ -72,6 +73,7 @@ pub(crate) fn find(object_id: u16, method_id: u16) -> Option<Method> {
         (object::QP, 1) => Method::plain(QP_DESTROY, qp_destroy),
         (object::AH, 0) => Method::plain(AH_DESTROY, ah_destroy),
         (object::MR, 1) => Method::plain(MR_DESTROY, mr_destroy),
+        (object::MR, 2) => Method::plain(memory::MR_ADVISE, memory::mr_advise),
         (object::MR, 3) => Method::plain(memory::MR_QUERY, memory::mr_query),
         (object::MR, 4) => Method::plain(memory::MR_REG_DMABUF, memory::mr_reg_dmabuf),
         (object::MR, 5) => Method::plain(memory::MR_REG, memory::mr_reg),
@@ -99,7 +101,9 @@ fn invoke_write(attrs: &Attrs<'_>) -> Result<(), i32> {
     let shape = commands::shape(number)?;
     let request = attrs.data(0)?;
     let response = attrs.room(1);
-    if request.len() < shape.request || response.len < shape.response {
+    // Extended commands grow, so that their handlers look for themselves.
+    let fixed = number & abi::cmd::FLAG_EXTENDED == 0;
+    if fixed && (request.len() < shape.request || response.len < shape.response) {
         return Err(libc::ENOSPC);
     }
     (shape.run)(&Call {
@@ -121,25 +125,30 @@ const INFO_HANDLES: &[Spec] = &[
 ];
 
 fn info_handles(attrs: &Attrs<'_>) -> Result<(), i32> {
+    if !attrs.has(2) {
+        return Err(libc::EINVAL);
+    }
     let kind = match u16::try_from(attrs.number(0)) {
         Ok(object::PD) => ObjectKind::Pd,
         Ok(object::CQ) => ObjectKind::Cq,
         Ok(object::QP) => ObjectKind::Qp,
         Ok(object::AH) => ObjectKind::Ah,
         Ok(object::MR) => ObjectKind::Mr,
-        _ => return Err(libc::EINVAL),
+        // These have no handles.
+        Ok(object::DEVICE | object::COMP_CHANNEL | object::ASYNC_EVENT) => {
+            return attrs.answer(1, &0u32.to_ne_bytes());
+        }
+        _ => return Err(libc::ENOENT),
     };
-    let handles = attrs.context.objects().handles(kind);
-    let room = attrs.room(2).len / 4;
-    if attrs.has(2) && handles.len() > room {
-        return Err(libc::ENOSPC);
-    }
+    let mut handles = attrs.context.objects().handles(kind);
+    // What has no room is not counted either.
+    handles.truncate(attrs.room(2).len / 4);
     attrs.answer(2, handles.as_bytes())?;
     attrs.answer(1, &(handles.len() as u32).to_ne_bytes())
 }
 
 /// The answer may be as short as the first version of the struct.
-const QUERY_PORT: &[Spec] = &[Spec::must(0, CONST), Spec::must(1, out(44))];
+const QUERY_PORT: &[Spec] = &[Spec::must(0, CONST), Spec::must(1, out(48))];
 
 fn query_port(attrs: &Attrs<'_>) -> Result<(), i32> {
     attrs.context.require_open()?;
@@ -170,15 +179,23 @@ fn get_context(attrs: &Attrs<'_>) -> Result<(), i32> {
     /// Optional access flags are understood.
     const CORE_SUPPORT_OPTIONAL_MR_ACCESS: u64 = 1;
     let request = process::ucontext_request(&attrs.data(ATTR_UHW_IN)?);
+    let vectors = attrs.context.device.comp_vectors();
+    attrs.answer(0, &vectors.to_ne_bytes())?;
+    attrs.answer(1, &CORE_SUPPORT_OPTIONAL_MR_ACCESS.to_ne_bytes())?;
     let driver = attrs.context.open(request)?;
-    let answer = || {
-        let vectors = attrs.context.device.profile().comp_vectors;
-        attrs.answer(0, &vectors.to_ne_bytes())?;
-        attrs.answer(1, &CORE_SUPPORT_OPTIONAL_MR_ACCESS.to_ne_bytes())?;
-        attrs.room(ATTR_UHW_OUT).put(driver.as_bytes())
-    };
     // Without the answer there is no context.
-    answer().inspect_err(|_| attrs.context.unopen())
+    attrs
+        .room(ATTR_UHW_OUT)
+        .put(driver.as_bytes())
+        .inspect_err(|_| attrs.context.unopen())
+}
+
+const QUERY_CONTEXT: &[Spec] = &[Spec::may(0, out(4)), Spec::may(1, out(8))];
+
+/// The driver doesn't implement it.
+fn query_context(attrs: &Attrs<'_>) -> Result<(), i32> {
+    attrs.context.require_open()?;
+    Err(libc::EOPNOTSUPP)
 }
 
 const QUERY_GID_TABLE: &[Spec] = &[
@@ -194,7 +211,7 @@ fn query_gid_table(attrs: &Attrs<'_>) -> Result<(), i32> {
     let size = usize::try_from(attrs.number(0)).map_err(|_| libc::EINVAL)?;
     let room = attrs.room(2);
     let entry = attrs.context.gid_entry(1, 0)?;
-    if size < size_of::<abi::GidEntry>() || room.len < size {
+    if size == 0 || !room.len.is_multiple_of(size) || room.len < size {
         return Err(libc::EINVAL);
     }
     Out { len: size, ..room }.put_or_zero(entry.as_bytes())?;
@@ -205,7 +222,7 @@ fn query_gid_table(attrs: &Attrs<'_>) -> Result<(), i32> {
 const QUERY_GID_ENTRY: &[Spec] = &[
     Spec::must(0, CONST),
     Spec::must(1, CONST),
-    Spec::may(2, FLAGS),
+    Spec::must(2, FLAGS),
     Spec::must(3, out(32)),
 ];
 
@@ -346,15 +363,21 @@ const QP_CREATE: &[Spec] = &[
 
 fn qp_create(attrs: &Attrs<'_>) -> Result<(), i32> {
     const SQ_SIG_ALL: u32 = 1 << 12;
-    const CREATE_FLAGS: u32 = 1 << 1 | 1 << 8 | 1 << 9 | 1 << 11 | SQ_SIG_ALL;
+    /// Scattered checksums and stripped VLAN tags: the core knows them, but not of datagrams.
+    const OF_PACKETS: u32 = 1 << 8 | 1 << 9;
+    const CREATE_FLAGS: u32 = 1 << 1 | 1 << 11 | SQ_SIG_ALL;
     attrs.context.require_open()?;
     let cap = commands::cap(&attrs.data(8)?)?;
     let qp_type = u8::try_from(attrs.number(9)).map_err(|_| libc::EINVAL)?;
     commands::check_qp_type(qp_type)?;
     if !attrs.has(2) || !attrs.has(4) || !attrs.has(5) {
-        return Err(libc::EINVAL);
+        return Err(libc::ENOENT);
     }
-    let flags = attrs.flags(10, CREATE_FLAGS)?;
+    let known = match qp_type {
+        abi::QPT_UD => CREATE_FLAGS,
+        _ => CREATE_FLAGS | OF_PACKETS,
+    };
+    let flags = attrs.flags(10, known)?;
     if attrs.has(11) {
         return Err(if qp_type == abi::QPT_UD {
             libc::EPERM
@@ -370,9 +393,7 @@ fn qp_create(attrs: &Attrs<'_>) -> Result<(), i32> {
             recv_cq: attrs.handle(5),
             qp_type,
             cap,
-            has_srq: false,
             create_flags: flags & !SQ_SIG_ALL,
-            sq_sig_all: flags & SQ_SIG_ALL != 0,
             driver: attrs.data(ATTR_UHW_IN)?,
         },
     )?;

@@ -95,7 +95,7 @@ fn extended_commands_have_their_own_header() {
     assert_eq!(query(3, 38, addr, 1), Err(libc::EINVAL));
     assert_eq!(query(3, 38, 0, 0), Err(libc::EINVAL));
     assert_eq!(query(0, 0, addr, 0), Err(libc::EINVAL));
-    assert_eq!(query(3, 20, addr, 0), Err(libc::ENOSPC));
+    assert_eq!(query(3, 20, addr, 0), Ok(()), "a short answer is cut");
     assert_eq!(query(3, 38, 64, 0), Err(libc::EFAULT));
 }
 

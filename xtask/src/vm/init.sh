@@ -1,0 +1,33 @@
+#!/bin/busybox sh
+# The guest's first program: this machine's root, below a layer in memory, becomes the guest's.
+fail() {
+	echo "init: $*"
+	exec /bin/busybox poweroff -f
+}
+/bin/busybox mount -t proc proc /proc || fail "no /proc"
+/bin/busybox mount -t sysfs sysfs /sys || fail "no /sys"
+/bin/busybox mount -t devtmpfs devtmpfs /dev || fail "no /dev"
+[ ! -f /modules/overlay.ko ] || /bin/busybox insmod /modules/overlay.ko || fail "no overlay file system"
+/bin/busybox mount -t virtiofs -o ro host /host || fail "the host's files can't be mounted"
+/bin/busybox mount -t tmpfs -o mode=755 layer /layer || fail "no memory for a layer"
+/bin/busybox mkdir /layer/upper /layer/work
+/bin/busybox mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work root /root ||
+	fail "the layer can't be mounted"
+for dir in proc sys dev; do
+	/bin/busybox mkdir -p /root/$dir
+	/bin/busybox mount --move /$dir /root/$dir || fail "/$dir can't be moved"
+done
+/bin/busybox mkdir -p /root/run /root/dev/pts /root/dev/shm /root/tmp
+/bin/busybox mount -t tmpfs -o mode=755 run /root/run
+/bin/busybox mount -t tmpfs -o mode=1777 shm /root/dev/shm
+/bin/busybox mount -t devpts devpts /root/dev/pts
+/bin/busybox mkdir /root/run/modules
+/bin/busybox cp /modules/* /root/run/modules/
+/bin/busybox ip link set lo up
+/bin/busybox hostname "guest"
+/bin/busybox sysctl -q -w kernel.printk="4 4 1 7"
+set --
+for name in ib_core ib_uverbs efa; do
+	[ ! -f /root/run/modules/$name.ko ] || set -- "$@" /run/modules/$name.ko
+done
+exec /bin/busybox switch_root /root @AGENT@ vm-agent "$@"
