@@ -24,6 +24,13 @@ done
 /bin/busybox mkdir /root/run/modules
 /bin/busybox cp /modules/* /root/run/modules/
 /bin/busybox ip link set lo up
+if [ -n "@NET@" ]; then
+	for name in failover net_failover virtio_net; do
+		[ ! -f /modules/$name.ko ] || /bin/busybox insmod /modules/$name.ko || fail "no network"
+	done
+	/bin/busybox ip addr add "@NET@"/24 dev eth0 || fail "no network"
+	/bin/busybox ip link set eth0 up
+fi
 /bin/busybox hostname "guest"
 /bin/busybox sysctl -q -w kernel.printk="4 4 1 7"
 set --
