@@ -275,6 +275,8 @@ impl Guest {
                 Ok(None)
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
+                // A process that was killed closes its files before its end can be seen.
+                thread::sleep(Duration::from_millis(200));
                 self.check()?;
                 bail!("{}'s agent is gone\n{}", self.name, self.console())
             }
