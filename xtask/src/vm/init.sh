@@ -7,7 +7,10 @@ fail() {
 /bin/busybox mount -t proc proc /proc || fail "no /proc"
 /bin/busybox mount -t sysfs sysfs /sys || fail "no /sys"
 /bin/busybox mount -t devtmpfs devtmpfs /dev || fail "no /dev"
-[ ! -f /modules/overlay.ko ] || /bin/busybox insmod /modules/overlay.ko || fail "no overlay file system"
+for name in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_console \
+	fuse virtiofs overlay; do
+	[ ! -f /modules/$name.ko ] || /bin/busybox insmod /modules/$name.ko || fail "$name can't be loaded"
+done
 /bin/busybox mount -t virtiofs -o ro host /host || fail "the host's files can't be mounted"
 /bin/busybox mount -t tmpfs -o mode=755 layer /layer || fail "no memory for a layer"
 /bin/busybox mkdir /layer/upper /layer/work

@@ -37,7 +37,15 @@ impl Choice {
 const DRIVER: &str = "drivers/infiniband/hw/efa";
 
 /// Modules that a guest loads, in this order; some kernels have some of them built in.
-const MODULES: [&str; 6] = [
+const MODULES: [&str; 14] = [
+    "virtio",
+    "virtio_ring",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_console",
+    "fuse",
+    "virtiofs",
     "overlay",
     "failover",
     "net_failover",
