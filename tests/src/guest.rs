@@ -49,12 +49,23 @@ pub(crate) fn become_like(options: &Options, fresh: bool) -> Result<()> {
         host.resume()?;
         return Ok(());
     }
-    for device in links("/sys/bus/pci/drivers/efa") {
+    // Whatever goes wrong below, the next test starts anew.
+    fs::write(CURRENT, "")?;
+    for device in cards() {
         let remove = device.join("remove");
         fs::write(&remove, "1").with_context(|| format!("can't write {}", remove.display()))?;
     }
     Client::own()?.change(&text)?;
     fs::write("/sys/bus/pci/rescan", "1").context("can't look for devices")?;
+    // The bus asks every driver before it returns.
+    if cards().iter().any(|card| !card.join("driver").exists()) {
+        return Err(skip(format!(
+            "this kernel's driver does not know the PCI id of {}",
+            options
+                .profile
+                .map_or_else(|| "the usual profile".to_owned(), |name| name.to_string())
+        )));
+    }
     let ends = Instant::now() + scaled(Duration::from_secs(60));
     let wanted = options.devices as usize;
     while links("/sys/class/infiniband").len() != wanted || nodes() != wanted {
@@ -78,6 +89,16 @@ fn links(dir: &str) -> Vec<PathBuf> {
         .filter(|path| path.is_symlink() && !path.ends_with("module"))
         .collect();
     found.sort();
+    found
+}
+
+/// The cards in the slots, whether a driver has them or not.
+fn cards() -> Vec<PathBuf> {
+    let mut found = links("/sys/bus/pci/devices");
+    found.retain(|card| {
+        let vendor = fs::read_to_string(card.join("vendor")).unwrap_or_default();
+        vendor.trim() == format!("{:#06x}", soft_efa::profile::PCI_VENDOR)
+    });
     found
 }
 

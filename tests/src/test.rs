@@ -236,6 +236,14 @@ impl Test {
         )))
     }
 
+    /// Ends the test as skipped in a virtual machine, where `why` keeps it from running.
+    pub fn not_in_a_guest(&self, why: &str) -> Result<()> {
+        if guest::here() {
+            return Err(skip(why));
+        }
+        Ok(())
+    }
+
     /// Ends the test as skipped unless it runs on soft-efa.
     pub fn need_soft_efa(&self) -> Result<()> {
         if soft::is_here() {

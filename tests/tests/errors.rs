@@ -310,6 +310,7 @@ fn without_any_device_the_error_says_so() {
     run(|t| match t.role() {
         "main" => {
             t.need_soft_efa()?;
+            t.not_in_a_guest("a virtual machine's devices can't be hidden from a process")?;
             let child = t.spawn_changed("without", |command| {
                 efa_tests::take_off(command);
                 // A machine with real devices must not get in the way.

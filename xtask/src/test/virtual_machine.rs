@@ -54,7 +54,7 @@ pub enum Which<'a> {
 }
 
 /// Slots for devices: as many as a test asks for at most.
-const SLOTS: u32 = 4;
+const SLOTS: u32 = 16;
 
 /// Runs them. Where there can't be a virtual machine, a short run is skipped, with the reason.
 pub fn run(rdma_core: &RdmaCore, which: Which<'_>, times: &mut Times) -> Result<Tally> {

@@ -42,6 +42,13 @@ pub struct Plan<'a> {
     pub processors: u32,
     /// Its name in messages.
     pub name: String,
+    /// The socket that joins it to another guest, and which of the two it is.
+    pub network: Option<(PathBuf, u8)>,
+}
+
+/// The address of a guest on the network that joins two.
+pub fn address(which: u8) -> String {
+    format!("10.0.0.{}", which + 1)
 }
 
 /// A process that ends with us, however we end.
@@ -268,6 +275,8 @@ impl Guest {
                 Ok(None)
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
+                // A process that was killed closes its files before its end can be seen.
+                thread::sleep(Duration::from_millis(200));
                 self.check()?;
                 bail!("{}'s agent is gone\n{}", self.name, self.console())
             }
@@ -382,7 +391,10 @@ fn initramfs(plan: &Plan<'_>) -> Result<Vec<u8>> {
         archive.file(&format!("modules/{name}"), false, &bytes);
     }
     let quoted = format!("'{}'", agent.display().to_string().replace('\'', r"'\''"));
-    let init = INIT.replace("@AGENT@", &quoted);
+    let network = plan.network.as_ref().map(|(_, which)| address(*which));
+    let init = INIT
+        .replace("@AGENT@", &quoted)
+        .replace("@NET@", &network.unwrap_or_default());
     archive.file("init", true, init.as_bytes());
     Ok(archive.finish())
 }
@@ -436,6 +448,22 @@ fn arguments(
             "-device",
             &format!("virtserialport,chardev=line,name={}", agent::LINE),
         ]);
+    if let Some((socket, which)) = &plan.network {
+        let server = if *which == 0 {
+            "on"
+        } else {
+            "off,reconnect-ms=100"
+        };
+        qemu.arg("-netdev")
+            .arg(format!(
+                "stream,id=net,addr.type=unix,addr.path={},server={server}",
+                socket.display()
+            ))
+            .arg("-device")
+            .arg(format!(
+                "virtio-net-pci,netdev=net,romfile=,mac=52:54:00:00:00:{which:02x}"
+            ));
+    }
     for index in 0..plan.options.devices {
         let socket = soft_efa::pci::socket(dir, index);
         // Behind a port of its own, so that it can be unplugged.

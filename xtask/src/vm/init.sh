@@ -7,7 +7,10 @@ fail() {
 /bin/busybox mount -t proc proc /proc || fail "no /proc"
 /bin/busybox mount -t sysfs sysfs /sys || fail "no /sys"
 /bin/busybox mount -t devtmpfs devtmpfs /dev || fail "no /dev"
-[ ! -f /modules/overlay.ko ] || /bin/busybox insmod /modules/overlay.ko || fail "no overlay file system"
+for name in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_console \
+	fuse virtiofs overlay; do
+	[ ! -f /modules/$name.ko ] || /bin/busybox insmod /modules/$name.ko || fail "$name can't be loaded"
+done
 /bin/busybox mount -t virtiofs -o ro host /host || fail "the host's files can't be mounted"
 /bin/busybox mount -t tmpfs -o mode=755 layer /layer || fail "no memory for a layer"
 /bin/busybox mkdir /layer/upper /layer/work
@@ -24,8 +27,15 @@ done
 /bin/busybox mkdir /root/run/modules
 /bin/busybox cp /modules/* /root/run/modules/
 /bin/busybox ip link set lo up
+if [ -n "@NET@" ]; then
+	for name in failover net_failover virtio_net; do
+		[ ! -f /modules/$name.ko ] || /bin/busybox insmod /modules/$name.ko || fail "no network"
+	done
+	/bin/busybox ip addr add "@NET@"/24 dev eth0 || fail "no network"
+	/bin/busybox ip link set eth0 up
+fi
 /bin/busybox hostname "guest"
-/bin/busybox sysctl -q -w kernel.printk="4 4 1 7"
+echo "4 4 1 7" >/root/proc/sys/kernel/printk
 set --
 for name in ib_core ib_uverbs efa; do
 	[ ! -f /root/run/modules/$name.ko ] || set -- "$@" /run/modules/$name.ko

@@ -37,7 +37,22 @@ impl Choice {
 const DRIVER: &str = "drivers/infiniband/hw/efa";
 
 /// Modules that a guest loads, in this order; some kernels have some of them built in.
-const MODULES: [&str; 3] = ["overlay", "ib_core", "ib_uverbs"];
+const MODULES: [&str; 14] = [
+    "virtio",
+    "virtio_ring",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_console",
+    "fuse",
+    "virtiofs",
+    "overlay",
+    "failover",
+    "net_failover",
+    "virtio_net",
+    "ib_core",
+    "ib_uverbs",
+];
 
 /// What building the driver takes.
 const NEEDED: [packages::Package; 3] = [packages::CC, packages::MAKE, packages::XZ];
@@ -60,10 +75,11 @@ pub fn resolve(choice: Choice) -> Result<Kernel> {
     };
     let dir = archive::home().join("kernel").join(suite);
     let release_file = dir.join("release");
-    if let Ok(release) = fs::read_to_string(&release_file)
-        && let Some(kernel) = made(&dir, &release)
-    {
-        return Ok(kernel);
+    if let Ok(release) = fs::read_to_string(&release_file) {
+        loosen(&dir, &release)?;
+        if let Some(kernel) = made(&dir, &release) {
+            return Ok(kernel);
+        }
     }
     fs::create_dir_all(&dir)?;
     let lists = Archive::open(choice.suites(), false)?;
@@ -96,16 +112,26 @@ pub fn resolve(choice: Choice) -> Result<Kernel> {
     // It is large, and nothing else in it is of use.
     fs::remove_dir_all(&unpacked)?;
     build(&root, &release, &driver, &dir.join("build.log"))?;
+    loosen(&dir, &release)?;
+    let made_driver = dir.join("modules/efa.ko");
+    fs::copy(driver.join("efa.ko"), made_driver).context("the build made no efa.ko")?;
+    fs::write(&release_file, &release)?;
+    made(&dir, &release).context("the kernel that was just made is not complete")
+}
+
+/// Unpacks the modules that are not unpacked yet.
+fn loosen(dir: &Path, release: &str) -> Result<()> {
     let loose = dir.join("modules");
     fs::create_dir_all(&loose)?;
     for name in MODULES {
-        if let Some(packed) = module(&root, &release, name)? {
-            decompress(&packed, &loose.join(format!("{name}.ko")))?;
+        let file = loose.join(format!("{name}.ko"));
+        if !file.exists()
+            && let Some(packed) = module(&dir.join("root"), release, name)?
+        {
+            decompress(&packed, &file)?;
         }
     }
-    fs::copy(driver.join("efa.ko"), loose.join("efa.ko")).context("the build made no efa.ko")?;
-    fs::write(&release_file, &release)?;
-    made(&dir, &release).context("the kernel that was just made is not complete")
+    Ok(())
 }
 
 fn made(dir: &Path, release: &str) -> Option<Kernel> {

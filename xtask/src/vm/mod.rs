@@ -48,6 +48,11 @@ pub struct Vm {
     /// Processors of the guest.
     #[arg(long, value_name = "N", default_value_t = 2)]
     processors: u32,
+    /// How many guests run the command, 1 or 2. In each, SOFT_EFA_GUEST is its number, 0 or 1;
+    /// two are 10.0.0.1 and 10.0.0.2 to each other, and the devices of the second take the
+    /// addresses after those of the first.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    guests: u8,
     /// The rdma-core that the program is run with. [default: as for `soft-efa`]
     #[arg(long, value_enum, value_name = "WHICH")]
     rdma_core: Option<Choice>,
@@ -116,18 +121,102 @@ pub fn run(arguments: &Vm) -> Result<ExitCode> {
         memory: arguments.memory,
         processors: arguments.processors,
     };
-    let mut machine = boot_sized(&parts, &options, size)?;
+    let mut machines = Vec::new();
+    let mut socket = None;
+    for which in 0..arguments.guests {
+        let mut options = options.clone();
+        options.addr = options.ip(u32::from(which) * options.devices);
+        let run = Dir::new(&options).context("can't make a run directory")?;
+        let socket = socket.get_or_insert_with(|| run.path().join("net")).clone();
+        let network = (arguments.guests > 1).then_some((socket, which));
+        machines.push(boot_in(run, &parts, &options, size, network)?);
+    }
     if io::stderr().is_terminal() {
         let time = process::seconds(started.elapsed());
         eprintln!("Linux {} is up after {time}", parts.kernel.release);
     }
     let program = program(&arguments.command, rdma_core.as_ref())?;
-    let status = interact(&mut machine.guest, &program);
+    let status = match &mut machines[..] {
+        [machine] => interact(&mut machine.guest, &program)?,
+        several => together(several, &program)?,
+    };
     if options.trace {
-        eprint!("{}", machine.guest.server_log());
+        for machine in &machines {
+            eprint!("{}", machine.guest.server_log());
+        }
     }
-    drop(machine);
-    Ok(passthrough::end_like(status?))
+    drop(machines);
+    Ok(passthrough::end_like(status))
+}
+
+/// Runs a program in several guests at once. Its output comes line by line, each with its guest's
+/// number; the status is that of the first that fails.
+fn together(machines: &mut [Machine], program: &Program) -> Result<ExitStatus> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .context("can't install signal handlers")?;
+    let mut ids = Vec::new();
+    for (which, machine) in machines.iter_mut().enumerate() {
+        let mut program = program.clone();
+        program.input = false;
+        let number = ("SOFT_EFA_GUEST".to_owned(), which.to_string());
+        program.environment.push(number);
+        ids.push(machine.guest.start(&program)?);
+    }
+    let mut statuses = vec![None; machines.len()];
+    let mut lines = vec![(Vec::new(), Vec::new()); machines.len()];
+    while statuses.contains(&None) {
+        for signal in signals.pending() {
+            for (machine, id) in machines.iter().zip(&ids) {
+                machine.guest.signal(*id, signal)?;
+            }
+        }
+        for (which, machine) in machines.iter_mut().enumerate() {
+            match machine.guest.next(Duration::from_millis(20))? {
+                Some((_, Event::Output(bytes))) => {
+                    lines[which].0.extend(bytes);
+                    print_lines(which, &mut lines[which].0, false, &mut io::stdout())?;
+                }
+                Some((_, Event::Error(bytes))) => {
+                    lines[which].1.extend(bytes);
+                    print_lines(which, &mut lines[which].1, false, &mut io::stderr())?;
+                }
+                Some((_, Event::Ended(status))) => statuses[which] = Some(status),
+                Some((_, Event::Failed(why))) => bail!("in guest {which}: {why}"),
+                None => {}
+            }
+        }
+    }
+    for (which, (out, err)) in lines.iter_mut().enumerate() {
+        print_lines(which, out, true, &mut io::stdout())?;
+        print_lines(which, err, true, &mut io::stderr())?;
+    }
+    let mut all = statuses.into_iter().flatten();
+    let first = all.next().context("no guest has run")?;
+    Ok(std::iter::once(first)
+        .chain(all)
+        .find(|status| !status.success())
+        .unwrap_or(first))
+}
+
+/// Prints the whole lines in `bytes`, and the rest as well if it is the `last`.
+fn print_lines(
+    which: usize,
+    bytes: &mut Vec<u8>,
+    last: bool,
+    to: &mut impl Write,
+) -> io::Result<()> {
+    let end = match bytes.iter().rposition(|byte| *byte == b'\n') {
+        _ if last => bytes.len(),
+        Some(newline) => newline + 1,
+        None => return Ok(()),
+    };
+    let whole: Vec<u8> = bytes.drain(..end).collect();
+    for line in whole.split_inclusive(|byte| *byte == b'\n') {
+        write!(to, "{which}: ")?;
+        to.write_all(line.strip_suffix(b"\n").unwrap_or(line))?;
+        writeln!(to)?;
+    }
+    to.flush()
 }
 
 /// A guest, and the directory of its sockets and logs.
@@ -151,11 +240,17 @@ pub fn boot(parts: &Parts, options: &Options) -> Result<Machine> {
         memory: 3072,
         processors: 2,
     };
-    boot_sized(parts, options, size)
+    let run = Dir::new(options).context("can't make a run directory")?;
+    boot_in(run, parts, options, size, None)
 }
 
-fn boot_sized(parts: &Parts, options: &Options, size: Size) -> Result<Machine> {
-    let run = Dir::new(options).context("can't make a run directory")?;
+fn boot_in(
+    run: Dir,
+    parts: &Parts,
+    options: &Options,
+    size: Size,
+    network: Option<(PathBuf, u8)>,
+) -> Result<Machine> {
     let plan = Plan {
         monitor: &parts.monitor,
         kernel: &parts.kernel,
@@ -163,7 +258,11 @@ fn boot_sized(parts: &Parts, options: &Options, size: Size) -> Result<Machine> {
         options,
         memory: size.memory,
         processors: size.processors,
-        name: "the guest".to_owned(),
+        name: match &network {
+            Some((_, which)) => format!("guest {which}"),
+            None => "the guest".to_owned(),
+        },
+        network,
     };
     let spinner = process::quiet_spinner(&format!("booting Linux {}", parts.kernel.release));
     let guest = Guest::boot(&plan, run.path());

@@ -124,7 +124,13 @@ fn page_lists_of_every_kind_find_the_memory() {
         .collect();
     rig.put(list, &entries);
     let length = 599 * 4096 + 100;
-    let direct = Rig::mr_fields(pd, [600 * 8 | list << 32, 0, 0, 0], 0x4000_0000, length, 12);
+    let direct = Rig::mr_fields(
+        pd,
+        [(600 * 8) | (list << 32), 0, 0, 0],
+        0x4000_0000,
+        length,
+        12,
+    );
     assert_eq!(rig.admin(7, 2, &direct).0, 0);
     // The same through two pages of entries that one chunk names.
     let chunk = FREE + 0x8000;
