@@ -108,10 +108,10 @@ pub fn region(domain: &Domain, bytes: &[u8]) -> Result<Region> {
     let can = domain.attributes().capabilities;
     let mut access = Access::LOCAL;
     if can.contains(efa_verbs::DeviceCapabilities::RDMA_READ) {
-        access = access | Access::REMOTE_READ;
+        access |= Access::REMOTE_READ;
     }
     if can.contains(efa_verbs::DeviceCapabilities::RDMA_WRITE) {
-        access = access | Access::REMOTE_WRITE;
+        access |= Access::REMOTE_WRITE;
     }
     Ok(domain.register(buffer, access)?)
 }

@@ -139,10 +139,10 @@ impl Node {
         let can = self.context().attributes().capabilities;
         let mut access = Access::LOCAL;
         if can.contains(efa_verbs::DeviceCapabilities::RDMA_READ) {
-            access = access | Access::REMOTE_READ;
+            access |= Access::REMOTE_READ;
         }
         if can.contains(efa_verbs::DeviceCapabilities::RDMA_WRITE) {
-            access = access | Access::REMOTE_WRITE;
+            access |= Access::REMOTE_WRITE;
         }
         self.region_for(bytes, access)
     }
