@@ -115,14 +115,13 @@ impl CompletionRing {
         let (ring, mask) = (self.ring, self.mask);
         let phase = (u64::from(self.consumed >> self.shift) << 24 & PHASE) ^ PHASE;
         let mut wanted = self.queue_pair | queue | phase;
-        let begin = self.consumed;
         let mut reading = Reading {
-            consumed: begin,
+            consumed: self.consumed,
             queue: self,
         };
         let most = most.min(mask as usize + 1) as u32;
         // Where to stop, if none is skipped.
-        let mut end = begin.wrapping_add(most);
+        let mut end = reading.consumed.wrapping_add(most);
         while reading.consumed != end {
             // SAFETY: the index is masked, so the entry is inside the ring, which `new`'s caller promises
             // to be readable and `check` to be aligned. The device writes it meanwhile: one volatile read
@@ -149,7 +148,7 @@ impl CompletionRing {
             reading.queue.stale += 1;
             end = end.wrapping_add(1);
             // Once around at most: a device that writes nonsense as fast as it is read keeps nobody here.
-            if reading.consumed.wrapping_sub(begin) > mask {
+            if reading.consumed.wrapping_sub(reading.queue.consumed) > mask {
                 break;
             }
         }

@@ -31,6 +31,8 @@ impl QueuePair {
     /// [`Error::SessionOpen`] during a session (libefa would wait for the session's lock forever);
     /// [`Error::Verb`] when libefa cannot poll; [`Error::ForkedProcess`]. Completions of nothing that is
     /// in flight are skipped. Completions that were taken before an error are with `take`.
+    // Not inlined, polling a single completion costs 10 % more, on the direct path 20 %. The same goes for
+    // what this calls.
     #[inline(always)]
     pub fn poll_send_each(
         &mut self,

