@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::address::EndpointAddress;
 use crate::descriptor::DescriptorError;
+use crate::failure::Failure;
 use crate::operation::{Kind, OperationId};
 use crate::peers::{Gone, PeerId};
 use efa_verbs::QpState;
@@ -56,6 +57,11 @@ pub enum Error {
         /// Name of the device.
         device: String,
     },
+
+    /// An operation failed. Calls don't return it: it is here so that `completion.result?` works in functions
+    /// that return this error.
+    #[error(transparent)]
+    Failed(#[from] Failure),
 
     /// There is no room now. Nothing was posted; poll completions, and try again.
     #[error(transparent)]

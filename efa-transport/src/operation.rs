@@ -80,7 +80,7 @@ impl<'a> Put<'a> {
 /// # fn f(endpoint: &mut Endpoint, peer: PeerId, page: &Region, theirs: RemoteRegion)
 /// # -> Result<(), Error> {
 /// let operation = endpoint.submit(Get::new(peer, page, theirs))?;
-/// endpoint.wait(operation, None)?.result.map_err(Error::from)?;
+/// endpoint.wait(operation, None)?.result?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug)]

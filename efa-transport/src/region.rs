@@ -49,7 +49,7 @@ use crate::remote::RemoteRegion;
 /// let addr = region.addr();
 /// while let Err(used) = region.deregister() {
 ///     region = used;
-///     endpoint.poll(&mut Vec::new())?;
+///     endpoint.poll(|_| {})?;
 /// }
 /// unmap(addr);
 /// # Ok(()) }

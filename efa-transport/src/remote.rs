@@ -27,7 +27,7 @@ use crate::range::within;
 /// assert_eq!((second_half.addr(), second_half.len()), (0x7f00_0000_0800, 2048));
 /// assert!(region.slice(..4097).is_err());
 /// assert_eq!(region.to_string().parse::<RemoteRegion>()?, region);
-/// # Ok::<(), efa_transport::DescriptorError>(())
+/// # Ok::<(), efa_transport::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteRegion {

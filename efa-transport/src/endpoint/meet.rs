@@ -91,7 +91,7 @@ impl Connector {
 /// let config = HandshakeConfig::default().user_data(region.remote()?.to_bytes());
 /// let connected = connect_over(stream, endpoint, config)?;
 /// let theirs = RemoteRegion::try_from(&connected.user_data[..])?;
-/// endpoint.put(connected.peer, region.slice(..64)?, theirs, 0)?;
+/// endpoint.put(connected.peer, region.slice(..64)?, theirs)?;
 /// # Ok(()) }
 /// ```
 pub fn connect_over<C: Read + Write>(
