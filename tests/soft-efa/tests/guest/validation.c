@@ -92,7 +92,7 @@ static void states(struct ibv_context *context)
 	REFUSED(ibv_modify_qp(qp, &attr, to_init | IBV_QP_SQ_PSN), EINVAL);
 	REFUSED(ibv_modify_qp(qp, &attr, to_init | IBV_QP_ACCESS_FLAGS), EOPNOTSUPP);
 	attr.port_num = 2;
-	REFUSED(ibv_modify_qp(qp, &attr, to_init), EOPNOTSUPP);
+	REFUSED(ibv_modify_qp(qp, &attr, to_init), EINVAL);
 	attr.port_num = 1;
 	attr.pkey_index = 1;
 	REFUSED(ibv_modify_qp(qp, &attr, to_init), EOPNOTSUPP);
