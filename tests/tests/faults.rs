@@ -132,7 +132,7 @@ fn no_immediate_of_eight_senders_is_lost_on_a_slow_receiver() {
             }
             // It looks now and then only.
             round += 1;
-            if round % 8 == 0 {
+            if round.is_multiple_of(8) {
                 receiver.poll(|_| {})?;
             }
         }
