@@ -92,7 +92,7 @@ fn program() -> Result<PathBuf> {
 
 /// A command of this program itself.
 fn ours(arguments: &[&str], program: &Path) -> Result<String> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new("/proc/self/exe");
     command
         .args(arguments)
         .args(["--profile", PROFILE, "--", "sh", "-c"])

@@ -172,7 +172,7 @@ impl Guest {
             files.check()
         })?;
         let initrd = dir.join("initrd");
-        fs::write(&initrd, initramfs(plan)?)
+        fs::write(&initrd, initramfs(plan, &copy_of_this_program(dir)?)?)
             .with_context(|| format!("can't write {}", initrd.display()))?;
         let agent_socket = dir.join("agent");
         let listener = UnixListener::bind(&agent_socket)?;
@@ -372,11 +372,19 @@ fn wait_for(paths: &[PathBuf], mut check: impl FnMut() -> Result<()>) -> Result<
     Ok(())
 }
 
-fn initramfs(plan: &Plan<'_>) -> Result<Vec<u8>> {
-    let agent = std::env::current_exe().context("can't tell where this program is")?;
+/// Makes a copy of this program that the guest starts: the file that it was started from may have
+/// been replaced by a newer build since.
+fn copy_of_this_program(dir: &Path) -> Result<PathBuf> {
+    let copy = dir.join("xtask");
+    fs::copy("/proc/self/exe", &copy)
+        .with_context(|| format!("can't copy this program to {}", copy.display()))?;
+    Ok(copy)
+}
+
+fn initramfs(plan: &Plan<'_>, agent: &Path) -> Result<Vec<u8>> {
     let mut archive = Initramfs::default();
     for dir in [
-        "bin", "dev", "proc", "sys", "modules", "host", "layer", "root",
+        "bin", "dev", "proc", "sys", "modules", "host", "layer", "new",
     ] {
         archive.directory(dir);
     }

@@ -14,18 +14,18 @@ done
 /bin/busybox mount -t virtiofs -o ro host /host || fail "the host's files can't be mounted"
 /bin/busybox mount -t tmpfs -o mode=755 layer /layer || fail "no memory for a layer"
 /bin/busybox mkdir /layer/upper /layer/work
-/bin/busybox mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work root /root ||
+/bin/busybox mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work root /new ||
 	fail "the layer can't be mounted"
 for dir in proc sys dev; do
-	/bin/busybox mkdir -p /root/$dir
-	/bin/busybox mount --move /$dir /root/$dir || fail "/$dir can't be moved"
+	/bin/busybox mkdir -p /new/$dir
+	/bin/busybox mount --move /$dir /new/$dir || fail "/$dir can't be moved"
 done
-/bin/busybox mkdir -p /root/run /root/dev/pts /root/dev/shm /root/tmp
-/bin/busybox mount -t tmpfs -o mode=755 run /root/run
-/bin/busybox mount -t tmpfs -o mode=1777 shm /root/dev/shm
-/bin/busybox mount -t devpts devpts /root/dev/pts
-/bin/busybox mkdir /root/run/modules
-/bin/busybox cp /modules/* /root/run/modules/
+/bin/busybox mkdir -p /new/run /new/dev/pts /new/dev/shm /new/tmp
+/bin/busybox mount -t tmpfs -o mode=755 run /new/run
+/bin/busybox mount -t tmpfs -o mode=1777 shm /new/dev/shm
+/bin/busybox mount -t devpts devpts /new/dev/pts
+/bin/busybox mkdir /new/run/modules
+/bin/busybox cp /modules/* /new/run/modules/
 /bin/busybox ip link set lo up
 if [ -n "@NET@" ]; then
 	for name in failover net_failover virtio_net; do
@@ -35,9 +35,9 @@ if [ -n "@NET@" ]; then
 	/bin/busybox ip link set eth0 up
 fi
 /bin/busybox hostname "guest"
-echo "4 4 1 7" >/root/proc/sys/kernel/printk
+echo "4 4 1 7" >/new/proc/sys/kernel/printk
 set --
 for name in ib_core ib_uverbs efa; do
-	[ ! -f /root/run/modules/$name.ko ] || set -- "$@" /run/modules/$name.ko
+	[ ! -f /new/run/modules/$name.ko ] || set -- "$@" /run/modules/$name.ko
 done
-exec /bin/busybox switch_root /root @AGENT@ vm-agent "$@"
+exec /bin/busybox switch_root /new @AGENT@ vm-agent "$@"
