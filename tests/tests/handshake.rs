@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use efa_tests::{Test, run, under};
+use efa_tests::{Test, introduce, run, under};
 use efa_transport::handshake::{
     Capabilities, Connected, Connector, HandshakeConfig, HandshakeErrorKind, Incarnation, Listener,
 };
@@ -190,12 +190,13 @@ fn a_failed_handshake_leaves_no_peer_and_no_address_handle() {
             let mine = connect_over(ours, &mut client.endpoint, expecting).map(drop);
             (mine, server.join())
         });
-        match mine.as_ref().map_err(|error| error.kind()) {
+        let found = match mine.as_ref().map_err(|error| error.kind()) {
             Err(HandshakeErrorKind::PeerRestarted { expected, found }) => {
-                ensure!(*expected == other && found != expected);
+                ensure!(*expected == other);
+                *found
             }
             other => bail!("{other:?}"),
-        }
+        };
         let Ok(Err(its)) = its else { bail!("{its:?}") };
         ensure!(
             matches!(its.kind(), HandshakeErrorKind::Rejected { .. }),
@@ -207,6 +208,9 @@ fn a_failed_handshake_leaves_no_peer_and_no_address_handle() {
             "{} handles",
             domain.address_handles()
         );
+        // The incarnation that was found is the server's.
+        let (peer, _) = introduce(&mut client.endpoint, &mut server.endpoint)?;
+        ensure!(client.endpoint.peer(peer)?.incarnation == Some(found));
         Ok(())
     });
 }
