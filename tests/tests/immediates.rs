@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use efa_tests::{Pair, Test, alone, done, here, introduce, region, run};
 use efa_transport::{
-    Config, Endpoint, Error, Failure, FailureKind, Full, Message, Put, ReceivePool, Region,
-    RemoteRegion, Send,
+    Config, Endpoint, Error, Failure, FailureKind, Full, Message, Put, QpState, ReceivePool,
+    Region, RemoteRegion, Send,
 };
 use efa_verbs::{DeviceCapabilities, VendorStatus};
 
@@ -48,8 +48,7 @@ struct Sender {
 impl Sender {
     fn to(receiver: &mut Endpoint, domain: &efa_transport::Domain) -> Result<Self> {
         let mut endpoint = Endpoint::new(domain, Config::default())?;
-        let peer = endpoint.connect(receiver.address())?;
-        receiver.connect(endpoint.address())?;
+        let (peer, _) = introduce(&mut endpoint, receiver)?;
         Ok(Self {
             endpoint,
             peer,
@@ -649,10 +648,15 @@ fn a_queue_pair_in_the_error_state_ends_all_operations_and_polling_goes_on() {
         ensure!(matches!(landed, Err(Error::ReceivesStopped)), "{landed:?}");
         let any = pair.a.wait_any(Some(LATE));
         ensure!(matches!(any, Err(Error::ReceivesStopped)), "{any:?}");
+        let later = pair.a.await_immediate(2, 1)?;
+        let landed = pair.a.wait(later, Some(LATE));
+        ensure!(matches!(landed, Err(Error::ReceivesStopped)), "{landed:?}");
         // And then it goes on.
-        ensure!(pair.a.recover()?);
-        let lost = pair.a.wait(waiting, Some(LATE))?.result.unwrap_err();
-        ensure!(lost.kind() == FailureKind::QueuePairLost, "{lost}");
+        ensure!(pair.a.queue_pair().state()? == QpState::Err && pair.a.recover()?);
+        for waiting in [waiting, later] {
+            let lost = pair.a.wait(waiting, Some(LATE))?.result.unwrap_err();
+            ensure!(lost.kind() == FailureKind::QueuePairLost, "{lost}");
+        }
         ensure!(!pair.a.recover()? && pair.a.stats().live == 0);
         pair.ab = pair.a.connect(pair.b.address())?;
         pair.ba = pair.b.connect(pair.a.address())?;
