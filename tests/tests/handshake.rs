@@ -10,7 +10,9 @@ use efa_transport::handshake::{
     Capabilities, Connected, Connector, HandshakeConfig, HandshakeErrorKind, Incarnation, Listener,
 };
 use efa_transport::registration::RegistrationCache;
-use efa_transport::{Access, Buffer, Config, Domain, Endpoint, Region, RemoteRegion, connect_over};
+use efa_transport::{
+    Access, Buffer, Config, Domain, Endpoint, ReceivePool, Region, RemoteRegion, connect_over,
+};
 
 const SIZE: u64 = 256 << 10;
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
@@ -171,6 +173,37 @@ fn shaking_hands_twice_makes_one_peer() {
         ensure!(server.endpoint.peers().count() == 1 && client.endpoint.peers().count() == 1);
         client.put(&there)?;
         server.holds(2)
+    });
+}
+
+#[test]
+fn a_handshake_tells_the_longest_message_that_a_side_takes() {
+    run(|t| {
+        let domain = domain(t)?;
+        let mut client = Side::new(&domain, 1)?;
+        for (buffers, size) in [(4, Some(499)), (4, None), (0, None)] {
+            let config = Config {
+                receive_pool: ReceivePool { buffers, size },
+                ..Config::default()
+            };
+            let mut endpoint = Endpoint::new(&domain, config)?;
+            let longest = match buffers {
+                0 => 0,
+                _ => size.unwrap_or(endpoint.limits().max_message),
+            };
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+            let told = std::thread::scope(|scope| {
+                let answering = HandshakeConfig::default().speak_first(false);
+                let other =
+                    scope.spawn(|| connect_over(theirs, &mut endpoint, answering).map(drop));
+                let told = connect_over(ours, &mut client.endpoint, HandshakeConfig::default())?;
+                ensure!(matches!(other.join(), Ok(Ok(()))));
+                Ok(told.info)
+            })?;
+            ensure!(told.max_message == longest, "{told:?}");
+            ensure!(told.capabilities.contains(Capabilities::MESSAGES) == (buffers > 0));
+        }
+        Ok(())
     });
 }
 
