@@ -5,12 +5,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use efa_tests::{Test, run, under};
+use efa_tests::{Test, introduce, run, under};
 use efa_transport::handshake::{
     Capabilities, Connected, Connector, HandshakeConfig, HandshakeErrorKind, Incarnation, Listener,
 };
 use efa_transport::registration::RegistrationCache;
-use efa_transport::{Access, Buffer, Config, Domain, Endpoint, Region, RemoteRegion, connect_over};
+use efa_transport::{
+    Access, Buffer, Config, Domain, Endpoint, ReceivePool, Region, RemoteRegion, connect_over,
+};
 
 const SIZE: u64 = 256 << 10;
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
@@ -175,6 +177,37 @@ fn shaking_hands_twice_makes_one_peer() {
 }
 
 #[test]
+fn a_handshake_tells_the_longest_message_that_a_side_takes() {
+    run(|t| {
+        let domain = domain(t)?;
+        let mut client = Side::new(&domain, 1)?;
+        for (buffers, size) in [(4, Some(499)), (4, None), (0, None)] {
+            let config = Config {
+                receive_pool: ReceivePool { buffers, size },
+                ..Config::default()
+            };
+            let mut endpoint = Endpoint::new(&domain, config)?;
+            let longest = match buffers {
+                0 => 0,
+                _ => size.unwrap_or(endpoint.limits().max_message),
+            };
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+            let told = std::thread::scope(|scope| {
+                let answering = HandshakeConfig::default().speak_first(false);
+                let other =
+                    scope.spawn(|| connect_over(theirs, &mut endpoint, answering).map(drop));
+                let told = connect_over(ours, &mut client.endpoint, HandshakeConfig::default())?;
+                ensure!(matches!(other.join(), Ok(Ok(()))));
+                Ok(told.info)
+            })?;
+            ensure!(told.max_message == longest, "{told:?}");
+            ensure!(told.capabilities.contains(Capabilities::MESSAGES) == (buffers > 0));
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn a_failed_handshake_leaves_no_peer_and_no_address_handle() {
     run(|t| {
         let domain = domain(t)?;
@@ -190,12 +223,13 @@ fn a_failed_handshake_leaves_no_peer_and_no_address_handle() {
             let mine = connect_over(ours, &mut client.endpoint, expecting).map(drop);
             (mine, server.join())
         });
-        match mine.as_ref().map_err(|error| error.kind()) {
+        let found = match mine.as_ref().map_err(|error| error.kind()) {
             Err(HandshakeErrorKind::PeerRestarted { expected, found }) => {
-                ensure!(*expected == other && found != expected);
+                ensure!(*expected == other);
+                *found
             }
             other => bail!("{other:?}"),
-        }
+        };
         let Ok(Err(its)) = its else { bail!("{its:?}") };
         ensure!(
             matches!(its.kind(), HandshakeErrorKind::Rejected { .. }),
@@ -207,6 +241,9 @@ fn a_failed_handshake_leaves_no_peer_and_no_address_handle() {
             "{} handles",
             domain.address_handles()
         );
+        // The incarnation that was found is the server's.
+        let (peer, _) = introduce(&mut client.endpoint, &mut server.endpoint)?;
+        ensure!(client.endpoint.peer(peer)?.incarnation == Some(found));
         Ok(())
     });
 }

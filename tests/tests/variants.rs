@@ -300,6 +300,15 @@ fn each_shortage_has_an_explanation_of_its_own() {
         ensure!(why.is_transient());
 
         // What the device can't do, and whom it can't reach.
+        let why = explained(t, "", || {
+            let config = efa_verbs::QueuePairConfig {
+                unsolicited_write_recv: true,
+                ..efa_verbs::QueuePairConfig::default()
+            };
+            let pair = domain.protection_domain().create_queue_pair(&config);
+            pair.map(drop).map_err(Error::from)
+        })?;
+        ensure!(why.cause().contains("unsolicited"), "{why}");
         let mut foreign = [0; 16];
         foreign[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
         let foreign = EndpointAddress::new(Gid::from_bytes(foreign), 1, 0x4242)?;

@@ -29,6 +29,12 @@ enum What {
         #[arg(long, value_name = "S", default_value_t = 1)]
         seed: u64,
     },
+    /// Eight senders of immediates to one slow receiver on soft-efa: none may be lost.
+    Immediates {
+        /// Immediates of each sender.
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        count: u64,
+    },
     /// The transport's parts without input and output: each case is a seed that replays exactly.
     Pure {
         /// How many cases of the scheduler's harness and of each handshake test; a million takes
@@ -54,29 +60,51 @@ pub fn run(arguments: &Soak) -> Result<ExitCode> {
     let rdma_core = rdma_core::resolve(Choice::Auto)?;
     match arguments.what {
         What::Chaos { minutes, seed } => chaos(&rdma_core, minutes, seed),
+        What::Immediates { count } => immediates(&rdma_core, count),
         What::Pure { cases, seed } => pure(&rdma_core, cases, seed),
     }
 }
 
 fn chaos(rdma_core: &RdmaCore, minutes: u64, seed: u64) -> Result<ExitCode> {
-    let program = built(
-        rdma_core,
-        &[
-            "--package",
-            "efa-tests",
-            "--test",
-            "chaos",
-            "--all-features",
-        ],
-    )?;
+    let (seconds, seed) = ((minutes * 60).to_string(), seed.to_string());
+    on_software(rdma_core, "chaos", &[], |command| {
+        command
+            .env("EFA_TEST_CHAOS_SECONDS", seconds)
+            .env("EFA_TEST_SEED", seed);
+    })
+}
+
+fn immediates(rdma_core: &RdmaCore, count: u64) -> Result<ExitCode> {
+    let tests = ["a_slow_receiver_of_eight_senders"];
+    on_software(rdma_core, "immediates", &tests, |command| {
+        command.env("EFA_TEST_IMMEDIATES", count.to_string());
+    })
+}
+
+/// Runs a program of the integration tests, or some of its tests, on soft-efa.
+fn on_software(
+    rdma_core: &RdmaCore,
+    program: &str,
+    tests: &[&str],
+    change: impl FnOnce(&mut Command),
+) -> Result<ExitCode> {
+    let which = [
+        "--package",
+        "efa-tests",
+        "--test",
+        program,
+        "--all-features",
+    ];
+    let program = built(rdma_core, &which)?;
     let software = Software::new(&Options::default(), Some(rdma_core))?;
     let mut command = Command::new(&program.file);
-    command.current_dir(&program.package).arg("--nocapture");
+    command
+        .current_dir(&program.package)
+        .arg("--nocapture")
+        .args(tests);
     build::clean(&mut command);
     software.apply(&mut command)?;
-    command
-        .env("EFA_TEST_CHAOS_SECONDS", (minutes * 60).to_string())
-        .env("EFA_TEST_SEED", seed.to_string());
+    change(&mut command);
     let status = passthrough::run(&mut command)?;
     drop(software);
     Ok(passthrough::end_like(status))

@@ -22,7 +22,7 @@ impl PeerStore for Endpoint {
             address: self.address,
             incarnation: self.incarnation,
             capabilities,
-            max_message: if receives { rules.max_message } else { 0 },
+            max_message: self.queue.receives.longest(),
         }
     }
 

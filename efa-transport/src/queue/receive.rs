@@ -59,6 +59,11 @@ impl Receives {
         self.0.is_none()
     }
 
+    /// Bytes of the longest message that it takes; 0 without a pool.
+    pub(crate) fn longest(&self) -> u32 {
+        self.0.as_ref().map_or(0, |pool| pool.memory.size())
+    }
+
     /// Messages that wait to be taken.
     pub(crate) fn ready(&self) -> usize {
         self.0.as_ref().map_or(0, |pool| pool.ready.len())

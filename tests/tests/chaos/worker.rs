@@ -42,13 +42,32 @@ const PLANS: [&str; 16] = [
     "socket,loss=0.02",
 ];
 
+/// An operation that may have a deadline.
+trait Until: Sized {
+    fn until(self, limit: Option<Instant>) -> Self;
+}
+
+macro_rules! until {
+    ($($kind:ident),*) => {$(
+        impl Until for $kind<'_> {
+            fn until(self, limit: Option<Instant>) -> Self {
+                match limit {
+                    Some(at) => self.deadline(at),
+                    None => self,
+                }
+            }
+        }
+    )*};
+}
+until!(Put, Get, Send);
+
 struct Worker<'t> {
     t: &'t Test,
-    /// The endpoint can sleep.
-    events: bool,
     rng: Rng,
     me: Info,
     endpoint: Endpoint,
+    /// Whether the endpoint can sleep.
+    events: bool,
     meetings: Meetings,
     peers: HashMap<usize, Peer>,
     /// Slots that no operation uses.
@@ -160,16 +179,15 @@ impl Worker<'_> {
     fn begin(
         &mut self,
         work: Work,
-        start: impl FnOnce(&mut Endpoint, u64, Instant) -> Result<OperationId, Error>,
+        start: impl FnOnce(&mut Endpoint, u64, Option<Instant>) -> Result<OperationId, Error>,
     ) -> Result<()> {
         let tag = self.next;
         self.next += 1;
-        let soon = self.rng.one_in(20);
-        let limit = match soon {
-            true => Duration::from_millis(self.rng.below(300)),
-            false => Duration::from_secs(3600),
-        };
-        match start(&mut self.endpoint, tag, Instant::now() + limit) {
+        let limit = self
+            .rng
+            .one_in(20)
+            .then(|| Instant::now() + Duration::from_millis(self.rng.below(300)));
+        match start(&mut self.endpoint, tag, limit) {
             Ok(operation) => {
                 self.open.push(operation);
                 self.work.insert(tag, work);
@@ -233,78 +251,80 @@ impl Worker<'_> {
         let work = Work::Put { slot, bytes };
         let value = self.me.index as u32;
         match self.rng.below(4) {
-            0 => self.begin(work, |endpoint, tag, at| {
+            0 => self.begin(work, |endpoint, tag, limit| {
                 endpoint.submit(
                     Put::new(id, &source, remote)
                         .immediate(value)
                         .tag(tag)
-                        .deadline(at),
+                        .until(limit),
                 )
             }),
             1 => {
                 let middle = self.rng.below(length + 1);
-                self.begin(work, |endpoint, tag, at| {
+                self.begin(work, |endpoint, tag, limit| {
                     let pairs = [
                         (source.slice(middle..)?, remote.slice(middle..length)?),
                         (source.slice(..middle)?, remote.slice(..middle)?),
                     ];
-                    endpoint.submit(Put::parts(id, &pairs).tag(tag).deadline(at))
+                    endpoint.submit(Put::parts(id, &pairs).tag(tag).until(limit))
                 })
             }
-            2 => self.begin(work, |endpoint, tag, at| {
-                endpoint.try_submit(Put::new(id, &source, remote).tag(tag).deadline(at))
+            2 => self.begin(work, |endpoint, tag, limit| {
+                endpoint.try_submit(Put::new(id, &source, remote).tag(tag).until(limit))
             }),
-            _ => self.begin(work, |endpoint, tag, at| {
-                endpoint.submit(Put::new(id, &source, remote).tag(tag).deadline(at))
+            _ => self.begin(work, |endpoint, tag, limit| {
+                endpoint.submit(Put::new(id, &source, remote).tag(tag).until(limit))
             }),
         }
     }
 
-    /// Several short puts in one batch; sometimes all of them are taken back.
+    /// Several short puts in one batch, from one region after the other or in turns; sometimes all of
+    /// them are taken back.
     fn start_batch(&mut self, peer: usize) -> Result<()> {
         let (id, inbox, seed) = {
             let peer = &self.peers[&peer];
             (peer.id, peer.info.inbox, peer.info.seed)
         };
         let most = u64::from(self.endpoint.limits().max_request).min(SLOT as u64);
-        let mut groups = Vec::new();
+        let mut puts = Vec::new();
         for _ in 0..self.rng.below(3) + 1 {
             let length = self.rng.below(most) + 1;
             let content = self.rng.bytes(length as usize);
             let bytes = region(self.endpoint.domain(), &content)?;
-            let mut puts = Vec::new();
-            for _ in 0..self.rng.below(3) + 1 {
+            for turn in 0..self.rng.below(3) + 1 {
                 let ours = |slot: &Slot| slot.peer == peer && slot.seed == seed;
                 let Some(at) = self.free.iter().position(ours) else {
                     break;
                 };
                 let slot = self.free.swap_remove(at);
                 let start = place(&self.me, slot.number);
-                puts.push((slot, inbox.slice(start..start + length)?, self.next));
+                let remote = inbox.slice(start..start + length)?;
+                puts.push((turn, bytes.clone(), slot, remote, self.next));
                 self.next += 1;
             }
-            groups.push((bytes, puts));
         }
-        let take_back = self.rng.one_in(8);
+        if self.rng.one_in(2) {
+            puts.sort_by_key(|(turn, ..)| *turn);
+        }
+        let (tell, take_back) = (self.rng.one_in(2), self.rng.one_in(8));
+        let value = self.me.index as u32;
         let posted = self.endpoint.batch(|batch| {
             let mut operations = Vec::new();
-            for (bytes, puts) in &groups {
-                for &(_, remote, tag) in puts {
-                    operations.push(batch.add(Put::new(id, bytes, remote).tag(tag))?);
+            for (turn, bytes, _, remote, tag) in &puts {
+                let mut put = Put::new(id, bytes, *remote).tag(*tag);
+                if tell && *turn == 0 {
+                    put = put.immediate(value);
                 }
+                operations.push(batch.add(put)?);
             }
             if take_back {
                 return Err(Error::Overflow); // any error will do
             }
             Ok(operations)
         });
-        let works = groups.into_iter().flat_map(|(bytes, puts)| {
-            let put = move |(slot, _, tag)| {
-                let bytes = bytes.clone();
-                (tag, Work::Put { slot, bytes })
-            };
-            puts.into_iter().map(put)
-        });
+        let works = puts
+            .into_iter()
+            .map(|(_, bytes, slot, _, tag)| (tag, Work::Put { slot, bytes }));
         match posted {
             Ok(operations) => {
                 self.open.extend(operations);
@@ -333,8 +353,8 @@ impl Worker<'_> {
         let got = region(self.endpoint.domain(), &vec![0; length as usize])?;
         let target = got.clone();
         let at = at as usize;
-        self.begin(Work::Get { seed, at, got }, |endpoint, tag, at| {
-            endpoint.submit(Get::new(id, &target, remote).tag(tag).deadline(at))
+        self.begin(Work::Get { seed, at, got }, |endpoint, tag, limit| {
+            endpoint.submit(Get::new(id, &target, remote).tag(tag).until(limit))
         })
     }
 
@@ -348,8 +368,8 @@ impl Worker<'_> {
         let mut message = self.rng.bytes(length as usize);
         let check = sum(&message);
         message.extend_from_slice(&check.to_be_bytes());
-        self.begin(Work::Message, |endpoint, tag, at| {
-            endpoint.submit(Send::bytes(id, &message).tag(tag).deadline(at))
+        self.begin(Work::Message, |endpoint, tag, limit| {
+            endpoint.submit(Send::bytes(id, &message).tag(tag).until(limit))
         })
     }
 
@@ -409,8 +429,8 @@ impl Worker<'_> {
                 let remote = inbox.slice(start..start + bytes.len())?;
                 let got = region(self.endpoint.domain(), &vec![0; bytes.len() as usize])?;
                 let target = got.clone();
-                self.begin(Work::Check { slot, bytes, got }, |endpoint, tag, at| {
-                    endpoint.submit(Get::new(id, &target, remote).tag(tag).deadline(at))
+                self.begin(Work::Check { slot, bytes, got }, |endpoint, tag, limit| {
+                    endpoint.submit(Get::new(id, &target, remote).tag(tag).until(limit))
                 })
             }
             Work::Check { slot, bytes, got } => {
@@ -567,13 +587,14 @@ pub fn run(t: &Test) -> Result<()> {
     let number = t.index() as usize;
     let (index, generation) = (number % WORKERS, number / WORKERS);
     let domain = t.domain()?;
+    let events = (number / 2) % 2 == 1;
     let config = Config {
         send_depth: 32,
         receive_pool: ReceivePool {
             buffers: 16,
             size: None,
         },
-        events: (number / 2) % 2 == 1,
+        events,
         // Every other life of each worker on another path.
         path: if (index + generation) % 2 == 0 {
             DataPath::Auto
@@ -582,7 +603,6 @@ pub fn run(t: &Test) -> Result<()> {
         },
         ..Config::default()
     };
-    let events = config.events;
     let endpoint = Endpoint::new(&domain, config)?;
     let inbox = region(&domain, &vec![0; INBOX])?;
     let seed = t.seed() ^ (number as u64 + 1) << 32;
@@ -605,10 +625,10 @@ pub fn run(t: &Test) -> Result<()> {
     meetings.everybody = all.into_iter().enumerate().collect();
     let mut worker = Worker {
         t,
-        events,
         rng: Rng::new(seed.rotate_left(7)),
         me,
         endpoint,
+        events,
         meetings,
         peers: HashMap::new(),
         free: Vec::new(),

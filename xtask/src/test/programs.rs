@@ -29,13 +29,14 @@ const ON_SYSTEM: [&str; 2] = ["efa-sys", "efa-verbs"];
 
 /// The programs that are run a second time through libefa, where the direct path is the first
 /// choice: what they claim has to hold on both.
-const ON_BOTH_PATHS: [&str; 19] = [
+const ON_BOTH_PATHS: [&str; 20] = [
     "channel",
     "errors",
     "faults",
     "faulty",
     "handshake",
     "huge",
+    "immediates",
     "life",
     "operations",
     "outstanding",
