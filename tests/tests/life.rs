@@ -276,3 +276,22 @@ fn one_endpoint_per_thread_on_a_shared_domain_with_shared_memory() {
         Ok(())
     });
 }
+
+/// The bytes could be copied; the other endpoint could not be told.
+#[test]
+fn a_put_with_immediate_to_another_endpoint_of_a_p4d_fails_with_its_cause() {
+    under("profile=p4d").run(|t| {
+        let domain = t.domain()?;
+        let mut a = Endpoint::new(&domain, Config::default())?;
+        let mut b = Endpoint::new(&domain, Config::default())?;
+        let ab = a.connect(b.address())?;
+        b.connect(a.address())?;
+        let (source, target) = (region(&domain, &[5; 64])?, region(&domain, &[0; 64])?);
+        let put = a.submit(Put::new(ab, &source, target.remote()?).immediate(7))?;
+        let failure = ended(&mut a, put)?.result.unwrap_err();
+        ensure!(failure.kind() == FailureKind::NoLoopback, "{failure}");
+        b.poll(|_| {})?;
+        ensure!(target.to_vec(..)? == [0; 64] && b.immediate_count(7) == 0);
+        Ok(())
+    });
+}

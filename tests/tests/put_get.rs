@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use efa_tests::{Pair, Process, Test, done, region, run, soft_efa_dir, under};
 use efa_transport::{
-    Config, Connection, DataPath, Domain, Endpoint, EndpointAddress, Get, Put, RemoteRegion,
-    RequestCompletion,
+    Config, Connection, DataPath, Domain, Endpoint, EndpointAddress, Error, Full, Get, Put,
+    RemoteRegion, RequestCompletion,
 };
 use efa_verbs::DeviceCapabilities;
 
@@ -319,6 +319,69 @@ fn requests_take_the_path_that_was_asked_for() {
                 format!("{first_choice:?}").to_lowercase() == asked || asked == "auto",
                 "{first_choice:?} instead of {asked}"
             );
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_connection_reaches_what_an_endpoint_reaches_on_a_p4d() {
+    under("profile=p4d").run(|t| {
+        let domain = t.domain()?;
+        let bytes = t.rng().bytes(10_000);
+        let source = region(&domain, &bytes)?;
+        let mut a = Connection::new(&domain, Config::default())?;
+        let mut b = Connection::new(&domain, Config::default())?;
+        a.connect(b.info())?;
+        b.connect(a.info())?;
+        let target = region(&domain, &[0; 10_000])?;
+        let posted = a.get(&target, source.remote()?)?;
+        finish(&mut a, posted)?;
+        ensure!(target.to_vec(..)? == bytes);
+
+        let mut pair = Pair::on(&domain, Config::default())?;
+        let target = region(&domain, &[0; 10_000])?;
+        let get = pair.a.get(pair.ab, &target, source.remote()?)?;
+        done(&mut pair.a, get)?;
+        ensure!(target.to_vec(..)? == bytes);
+        Ok(())
+    });
+}
+
+/// A failure in the middle leaves no request behind, and no id used.
+#[test]
+fn a_connection_posts_all_requests_of_a_transfer_or_none() {
+    under("max-rdma-size=4096").run(|t| {
+        let domain = t.domain()?;
+        let config = Config {
+            max_operations: 2,
+            ..Config::default()
+        };
+        for to_itself in [true, false] {
+            let mut a = Connection::new(&domain, config.clone())?;
+            let mut b = Connection::new(&domain, config.clone())?;
+            let peer = if to_itself { a.info() } else { b.info() };
+            a.connect(peer)?;
+            b.connect(a.info())?;
+            let source = region(&domain, &[3; 3 * 4096])?;
+            let target = region(&domain, &[0; 3 * 4096])?;
+            let three = a.put(&source, target.remote()?);
+            ensure!(
+                matches!(three, Err(Error::Full(Full::Operations { capacity: 2 }))),
+                "{three:?}"
+            );
+            // What was begun would end by now.
+            let mut all = Vec::new();
+            for _ in 0..20 {
+                a.poll(&mut all)?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            ensure!(all.is_empty() && target.to_vec(..)? == [0; 3 * 4096]);
+            let posted = a.put(source.slice(..8192)?, target.remote()?)?;
+            ensure!((posted.first, posted.count) == (0, 2), "{posted:?}");
+            finish(&mut a, posted)?;
+            ensure!(target.to_vec(..8192)? == [3; 8192]);
+            ensure!(target.to_vec(8192..)? == [0; 4096]);
         }
         Ok(())
     });
