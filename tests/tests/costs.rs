@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use efa_tests::alone;
-use efa_transport::{Config, Domain, Endpoint, EndpointAddress, Gid};
+use efa_tests::{alone, region, under};
+use efa_transport::{Config, Domain, Endpoint, EndpointAddress, Gid, OperationId, PeerId};
 
 /// By how much the larger case is larger.
 const TIMES: u32 = 8;
@@ -105,6 +105,49 @@ fn the_cost_of_a_cancel_does_not_grow_with_the_number_of_operations_that_wait() 
                     },
                 )
             };
+            grows_with_its_number(cost(1)?, cost(TIMES)?)?;
+        }
+        Ok(())
+    });
+}
+
+/// Operations to each peer, so that the device has some and others wait behind them.
+const EACH: u32 = 15;
+
+#[test]
+fn the_cost_of_ending_transfers_grows_with_their_number_not_with_its_square() {
+    under("").run(|t| {
+        let domain = t.domain()?;
+        let (source, target) = (region(&domain, &[1; 8])?, region(&domain, &[0; 8])?);
+        t.ctl()?.pause()?;
+        let prepare = |peers: u32| {
+            let mut endpoint = Endpoint::new(&domain, Config::default())?;
+            let mut names = Vec::new();
+            let mut open = Vec::new();
+            for number in 1..=peers {
+                let address = EndpointAddress::new(domain.gid(), 60_000 - number, 7)?;
+                let peer = endpoint.connect(address)?;
+                names.push(peer);
+                for _ in 0..EACH {
+                    open.push(endpoint.put(peer, &source, target.remote()?)?);
+                }
+            }
+            Ok((endpoint, names, open))
+        };
+        let disconnect = |(endpoint, peers, _): &mut (Endpoint, Vec<PeerId>, Vec<OperationId>)| {
+            for &peer in peers.iter() {
+                endpoint.disconnect(peer)?;
+            }
+            Ok(())
+        };
+        let cancel = |(endpoint, _, open): &mut (Endpoint, Vec<PeerId>, Vec<OperationId>)| {
+            for &operation in open.iter().rev() {
+                endpoint.cancel(operation);
+            }
+            Ok(())
+        };
+        for work in [&disconnect as &dyn Fn(&mut _) -> Result<()>, &cancel] {
+            let cost = |times: u32| least(|| prepare(PEERS / 5 * times), work);
             grows_with_its_number(cost(1)?, cost(TIMES)?)?;
         }
         Ok(())
