@@ -14,7 +14,7 @@ use std::net::TcpStream;
 
 use anyhow::{Context, ensure};
 use common::{PATIENCE, Side, meet, pair};
-use efa_transport::{Access, Buffer, Config, Endpoint, PeerId, Put, Region, RemoteRegion};
+use efa_transport::{Access, Await, Buffer, Config, Endpoint, PeerId, Put, Region, RemoteRegion};
 
 /// Bytes of a window: 256 KiB.
 const WINDOW: u64 = 256 << 10;
@@ -118,7 +118,7 @@ fn server(
     let mut check = 0;
     for (window, part) in windows(total) {
         // One write with the window's number has landed: all of its bytes are here.
-        let landed = endpoint.await_immediate(window, 1)?;
+        let landed = endpoint.submit(Await::new(window, 1))?;
         endpoint.wait(landed, PATIENCE)?.result?;
         let bytes = region.to_vec(part)?;
         check = sum(check, &bytes);

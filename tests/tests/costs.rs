@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use efa_tests::{alone, region, under};
-use efa_transport::{Config, Domain, Endpoint, EndpointAddress, Gid, OperationId, PeerId};
+use efa_transport::{Await, Config, Domain, Endpoint, EndpointAddress, Gid, OperationId, PeerId};
 
 /// By how much the larger case is larger.
 const TIMES: u32 = 8;
@@ -54,7 +54,7 @@ fn busy(domain: &Domain, peers: u32, operations: u32) -> Result<Endpoint> {
         endpoint.connect(EndpointAddress::new(gid, 1000 + number, 0x4242)?)?;
     }
     for value in 0..operations {
-        endpoint.await_immediate(value, 1)?;
+        endpoint.submit(Await::new(value, 1))?;
     }
     Ok(endpoint)
 }
@@ -92,7 +92,7 @@ fn the_cost_of_a_cancel_does_not_grow_with_the_number_of_operations_that_wait() 
                     || {
                         let mut endpoint = Endpoint::new(&domain, Config::default())?;
                         let waits = (0..OPERATIONS * times)
-                            .map(|i| endpoint.await_immediate(if distinct { i } else { 0 }, 1))
+                            .map(|i| endpoint.submit(Await::new(if distinct { i } else { 0 }, 1)))
                             .collect::<Result<Vec<_>, _>>()?;
                         Ok((endpoint, waits))
                     },

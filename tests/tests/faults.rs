@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use efa_tests::{Pair, done, ended, region, run, under};
-use efa_transport::{Config, Endpoint, Error, Put, Region};
+use efa_transport::{Await, Config, Endpoint, Error, Put, Region};
 use efa_verbs::DeviceCapabilities;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -157,7 +157,7 @@ fn a_forked_child_is_refused_and_destroys_nothing() {
             done(&mut a, put)?;
             ensure!(target.to_vec(..)? == [byte; 4096]);
         }
-        let arrived = b.await_immediate(1, 3)?;
+        let arrived = b.submit(Await::new(1, 3))?;
         done(&mut b, arrived)?;
         Ok(())
     });

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use efa_tests::{Pair, Test, alone, done, here, introduce, region, run};
 use efa_transport::{
-    Config, Endpoint, Error, Failure, FailureKind, Full, Message, Put, QpState, ReceivePool,
+    Await, Config, Endpoint, Error, Failure, FailureKind, Full, Message, Put, QpState, ReceivePool,
     Region, RemoteRegion, Send,
 };
 use efa_verbs::{DeviceCapabilities, VendorStatus};
@@ -615,7 +615,7 @@ fn a_queue_pair_in_the_error_state_ends_all_operations_and_polling_goes_on() {
         for tag in 0..PUTS as u64 {
             pair.a.submit(Put::new(pair.ab, &source, remote).tag(tag))?;
         }
-        let waiting = pair.a.await_immediate(1, 1)?;
+        let waiting = pair.a.submit(Await::new(1, 1))?;
         break_queue_pair(&pair.a)?;
         let mut ended = vec![false; PUTS];
         let (mut twice, mut odd) = (false, None);
@@ -648,7 +648,7 @@ fn a_queue_pair_in_the_error_state_ends_all_operations_and_polling_goes_on() {
         ensure!(matches!(landed, Err(Error::ReceivesStopped)), "{landed:?}");
         let any = pair.a.wait_any(Some(LATE));
         ensure!(matches!(any, Err(Error::ReceivesStopped)), "{any:?}");
-        let later = pair.a.await_immediate(2, 1)?;
+        let later = pair.a.submit(Await::new(2, 1))?;
         let landed = pair.a.wait(later, Some(LATE));
         ensure!(matches!(landed, Err(Error::ReceivesStopped)), "{landed:?}");
         // And then it goes on.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use efa_tests::{Pair, done, ended, run, under};
 use efa_transport::{
-    Completion, Config, DataPath, EndpointAddress, Error, Full, Get, Kind, OperationId, Put,
+    Await, Completion, Config, DataPath, EndpointAddress, Error, Full, Get, Kind, OperationId, Put,
     ReceivePool, Region, RemoteRegion,
 };
 
@@ -333,7 +333,7 @@ fn requests_of_all_kinds_and_regions_share_a_batch() {
             let target = pair.region(&[0; 4096])?;
             let (ab, remote) = (pair.ab, target.remote()?);
             let part = |i: u64| i * 256..(i + 1) * 256;
-            let watched = pair.b.await_immediate(77, 2)?;
+            let watched = pair.b.submit(Await::new(77, 2))?;
             for round in 0..20 {
                 let mut told = HashSet::new();
                 let posted: u32 = pair.a.batch(|batch| -> anyhow::Result<u32> {

@@ -184,7 +184,7 @@ fn an_endpoint_without_a_pool_waits_for_nothing_and_its_peers_are_refused_at_onc
         done(&mut a, put)?;
         let message = b.wait_message(PATIENCE);
         ensure!(matches!(message, Err(Error::NoReceivePool)), "{message:?}");
-        let wait = b.await_immediate(1, 1);
+        let wait = b.submit(Await::new(1, 1));
         ensure!(matches!(wait, Err(Error::NoReceivePool)), "{wait:?}");
         Ok(())
     });
@@ -235,9 +235,9 @@ fn count_arrivals(t: &Test, config: Config) -> Result<()> {
             .submit(Put::new(pair.ab, &small, remote).immediate(value))?;
         done(&mut pair.a, put)?;
     }
-    let both = pair.b.await_immediate(7, 2)?;
+    let both = pair.b.submit(Await::new(7, 2))?;
     done(&mut pair.b, both)?;
-    let one = pair.b.await_immediate(6, 1)?;
+    let one = pair.b.submit(Await::new(6, 1))?;
     done(&mut pair.b, one)?;
     ensure!(pair.b.immediate_count(6) == 0 && pair.b.immediate_count(7) == 0);
     Ok(())

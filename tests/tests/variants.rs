@@ -168,7 +168,7 @@ fn immediates_that_could_not_be_counted_are_an_error_of_whoever_counts() {
             pair.b.poll(|_| {})?;
         }
         ensure!(pair.b.stats().immediates_lost == 3, "{:?}", pair.b.stats());
-        match pair.b.await_immediate(0, 1) {
+        match pair.b.submit(Await::new(0, 1)) {
             Err(Error::ImmediatesLost {
                 lost: 3,
                 limit: 65_536,
@@ -176,7 +176,7 @@ fn immediates_that_could_not_be_counted_are_an_error_of_whoever_counts() {
             other => bail!("{other:?}"),
         }
         // Said once; then it goes on.
-        pair.b.await_immediate(0, 1)?;
+        pair.b.submit(Await::new(0, 1))?;
         Ok(())
     });
 }

@@ -3,7 +3,7 @@
 use super::Endpoint;
 use crate::domain::Handle;
 use crate::error::{Error, Result};
-use crate::operation::{Await, OperationId, Wanted};
+use crate::operation::{OperationId, Wanted};
 use crate::queue::Message;
 use crate::region::Region;
 use crate::scheduler::Scheduler;
@@ -25,14 +25,6 @@ impl Endpoint {
     /// ```
     pub fn next_message(&mut self) -> Option<Message> {
         self.queue.receives.next()
-    }
-
-    /// `submit(Await::new(value, count))`
-    ///
-    /// # Errors
-    /// As [`submit`](Self::submit).
-    pub fn await_immediate(&mut self, value: u32, count: u64) -> Result<OperationId> {
-        self.submit(Await::new(value, count))
     }
 
     pub(super) fn begin_await(&mut self, wanted: &Wanted<'_>, count: u64) -> Result<OperationId> {
