@@ -46,7 +46,7 @@ impl Endpoint {
     }
 
     /// Writes with this immediate value that have landed and that no
-    /// [`Await`] has taken.
+    /// [`Await`](crate::Await) has taken.
     pub fn immediate_count(&self, value: u32) -> u64 {
         self.immediates.count(value)
     }
