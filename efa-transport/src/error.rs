@@ -1,5 +1,6 @@
 //! The crate's one error type.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::EndpointAddress;
@@ -58,8 +59,8 @@ pub enum Error {
         device: String,
     },
 
-    /// An operation failed. Calls don't return it: it is here so that `completion.result?` works in functions
-    /// that return this error.
+    /// An operation failed. [Futures](crate::future) end with it. Calls don't return it: it is here so that
+    /// `completion.result?` works in functions that return this error.
     #[error(transparent)]
     Failed(#[from] Failure),
 
@@ -229,6 +230,13 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The endpoint behind a [`future::Handle`](crate::future::Handle) was closed, or its driver has ended.
+    #[error("the endpoint is closed{}", because(.cause))]
+    Closed {
+        /// Why, where it was not closed by the program.
+        cause: Option<Arc<Error>>,
+    },
+
     /// The endpoint has no completion channel.
     #[error("the endpoint has no completion channel: set Config::events")]
     NoEvents,
@@ -262,6 +270,11 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Full(_) | Error::TimedOut(_))
     }
+}
+
+fn because(cause: &Option<Arc<Error>>) -> String {
+    let cause = cause.as_ref();
+    cause.map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
 /// What there is no room in.

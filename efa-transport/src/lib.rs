@@ -38,6 +38,7 @@ mod endpoint;
 mod error;
 mod explain;
 mod failure;
+pub mod future;
 pub mod handshake;
 mod operation;
 mod peers;

@@ -6,15 +6,13 @@ use efa_verbs::QpState;
 
 use super::Endpoint;
 use super::make::{Made, watch};
+use super::shared::FLUSH;
 use crate::error::Result;
 use crate::failure::FailureKind;
 use crate::handshake::Incarnation;
 use crate::operation::{Completion, OperationId};
 use crate::peers::Gone;
 use crate::queue::connect::bring_up;
-
-/// How long flushed completions are waited for when an endpoint closes.
-const FLUSH: Duration = Duration::from_millis(100);
 
 /// What was left when an endpoint was closed.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl Endpoint {
     }
 
     /// Whether any transfer or message of ours is in flight, or waits.
-    pub(super) fn is_moving(&self) -> bool {
+    pub(crate) fn is_moving(&self) -> bool {
         let queue = &self.queue;
         queue.scheduler.credits.used() > 0
             || queue.scheduler.has_waiting()
@@ -168,21 +166,10 @@ impl Endpoint {
             }
         };
         drain(&mut self, deadline);
-        if self.is_moving() {
-            // Flushed completions tell more than none, so ask for them.
-            for operation in self.queue.scheduler.unposted() {
-                self.queue
-                    .scheduler
-                    .interrupt(operation, FailureKind::Closed);
-            }
-            self.queue.local.clear();
-            if self.queue.pair_mut().to_error().is_ok() {
-                drain(&mut self, Instant::now().checked_add(FLUSH));
-            }
+        if self.is_moving() && self.begin_flush() {
+            drain(&mut self, Instant::now().checked_add(FLUSH));
         }
-        tracing::debug!(address = %self.address, "endpoint closed");
-        let mut scheduler = self.queue.close();
-        let completions = std::iter::from_fn(|| scheduler.take_parked()).collect();
+        let completions = self.give_up();
         Closed { completions }
     }
 }

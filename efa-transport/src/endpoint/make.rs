@@ -53,6 +53,7 @@ impl Endpoint {
             incarnation,
             immediates: Immediates::new(MOST_VALUES),
             events: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?,
+            held_back: false,
         };
         if let Some(event) = endpoint.queue.receives.event() {
             watch(&endpoint.events, event)?;

@@ -5,6 +5,7 @@ mod local;
 mod make;
 mod meet;
 mod messages;
+mod shared;
 mod store;
 mod transfer;
 mod wait;
@@ -28,6 +29,7 @@ use crate::stats::{Limits, PeerStats, Stats};
 
 pub use life::Closed;
 pub use meet::connect_over;
+pub(crate) use shared::FLUSH;
 
 /// A queue pair with any number of peers: what a program transfers data with.
 ///
@@ -66,6 +68,8 @@ pub struct Endpoint {
     /// An epoll descriptor over the completion channel and the receive pool's event. It is what programs
     /// see: nothing can be read from it.
     events: OwnedFd,
+    /// Operations that wait for room stay where they are.
+    held_back: bool,
 }
 
 impl Endpoint {
@@ -320,7 +324,9 @@ impl Endpoint {
     /// The part of a round that comes after completions of requests.
     fn progress_rest(&mut self) -> Result<usize> {
         let mut events = self.poll_receives()?;
-        self.queue.pump()?;
+        if !self.held_back {
+            self.queue.pump()?;
+        }
         events += self.step_local();
         if self.queue.scheduler.has_deadlines() {
             events += self.expire();

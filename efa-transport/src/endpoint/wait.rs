@@ -101,7 +101,7 @@ impl Endpoint {
     }
 
     /// Whether anything can be received; never a result.
-    fn check_receives<T>(&self) -> Result<Option<T>> {
+    pub(super) fn check_receives<T>(&self) -> Result<Option<T>> {
         match self.queue.receives.is_stopped() {
             true => Err(Error::ReceivesStopped),
             false => Ok(None),
@@ -209,6 +209,11 @@ impl Endpoint {
     /// # Errors
     /// [`Error::NoEvents`] without [`Config::events`](crate::Config::events).
     pub fn arm(&mut self) -> Result<bool> {
+        Ok(self.arm_for_news()? && self.queue.receives.ready() == 0)
+    }
+
+    /// The same, whether or not messages wait to be taken.
+    pub(crate) fn arm_for_news(&mut self) -> Result<bool> {
         self.queue.check_process()?;
         if self.queue.pair().completion_channel().is_none() {
             return Err(Error::NoEvents);
@@ -217,8 +222,7 @@ impl Endpoint {
         self.queue.pair_mut().arm()?;
         let returned = !self.queue.receives.arm();
         let events = self.progress()?;
-        let idle = events == 0 && !returned && self.queue.local.is_empty();
-        Ok(idle && self.queue.scheduler.parked() == 0 && self.queue.receives.ready() == 0)
+        Ok(events == 0 && !returned && !self.has_work())
     }
 
     /// How long an event loop may sleep on the endpoint's [descriptor](AsFd) before it polls again:

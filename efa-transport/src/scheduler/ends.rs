@@ -44,6 +44,15 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         Some(Interrupted { awaited })
     }
 
+    /// The operations that are not over for their owner.
+    pub(crate) fn unfinished(&self) -> Vec<OperationId> {
+        let over = |status| matches!(status, Status::Free | Status::Parked | Status::Zombie);
+        (0..self.table.len())
+            .filter(|&slot| !over(self.table.slot(slot).status()))
+            .map(|slot| self.table.id(slot))
+            .collect()
+    }
+
     /// Gives an operation a time by which it must be over.
     pub(crate) fn set_deadline(&mut self, id: OperationId, at: Instant) {
         // Most operations end before their time: don't keep what those leave behind.

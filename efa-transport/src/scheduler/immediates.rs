@@ -97,6 +97,14 @@ impl Immediates {
         self.settle(value, waiters);
     }
 
+    /// A waiter that was served has no use for what it got: it counts again.
+    pub(crate) fn give_back(&mut self, value: u32, count: u64, waiters: &mut impl Waiters) {
+        if count > 0 {
+            self.counters.entry(value).or_default().landed += count;
+            self.settle(value, waiters);
+        }
+    }
+
     /// All waiters are over.
     pub(crate) fn all_over(&mut self) {
         self.counters.retain(|_, counter| {
@@ -202,6 +210,20 @@ mod tests {
         immediates.over(1, &mut waiters);
         assert_eq!(waiters.arrived, [id(2)]);
         assert_eq!(immediates.count(1), 0);
+    }
+
+    #[test]
+    fn what_is_given_back_serves_the_next() {
+        let (mut immediates, mut waiters) = (Immediates::new(8), Operations::default());
+        immediates.wait(1, 2, id(1), &mut waiters);
+        for _ in 0..2 {
+            immediates.landed(1, &mut waiters);
+        }
+        immediates.wait(1, 1, id(2), &mut waiters);
+        assert_eq!(waiters.arrived, [id(1)]);
+        immediates.give_back(1, 2, &mut waiters);
+        assert_eq!(waiters.arrived, [id(1), id(2)]);
+        assert_eq!(immediates.count(1), 1);
     }
 
     #[test]
