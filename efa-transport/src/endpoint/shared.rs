@@ -22,6 +22,11 @@ impl Endpoint {
         self.config.spin
     }
 
+    /// Operations that may live at once.
+    pub(crate) fn max_operations(&self) -> u32 {
+        self.config.max_operations
+    }
+
     /// Whether it has a completion channel.
     pub(crate) fn has_events(&self) -> bool {
         self.config.events
@@ -85,9 +90,10 @@ impl Endpoint {
             .give_back(value, count, &mut self.queue.scheduler);
     }
 
-    /// Whether operations that wait inside the endpoint are to stay there, so that a batch finds room.
-    pub(crate) fn hold_back(&mut self, hold_back: bool) {
-        self.held_back = hold_back;
+    /// Whether operations that wait inside the endpoint are to stay there, so that a batch finds room. Returns
+    /// whether they were before.
+    pub(crate) fn hold_back(&mut self, hold_back: bool) -> bool {
+        std::mem::replace(&mut self.held_back, hold_back)
     }
 
     /// The end begins: what is not posted fails, and the device is asked to flush the rest.

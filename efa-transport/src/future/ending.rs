@@ -66,6 +66,7 @@ impl State {
     }
 
     fn fail_waiting(&mut self, wakes: &mut Wakes) {
+        self.operations.closing = true;
         while let Some(waiting) = self.waiting.pop() {
             self.fail(waiting, FailureKind::Closed, wakes);
         }

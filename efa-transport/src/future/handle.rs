@@ -122,14 +122,18 @@ impl Handle {
     }
 
     /// Posts operations with one doorbell, all of them or none, when there is room for all at once. Each is
-    /// a single request, as in [`Endpoint::batch`]; no more than [`Limits::depth`].
+    /// a single request, as in [`Endpoint::batch`]; no more than [`Limits::depth`] and
+    /// [`Config::max_operations`](crate::Config::max_operations).
     pub fn batch<'m, O: Into<Operation<'m>>>(
         &self,
         operations: impl IntoIterator<Item = O>,
     ) -> SubmittedBatch {
         let operations = operations.into_iter();
         let batch: Vec<_> = operations.map(|it| it.into().wanted).collect();
-        let submitted = self.owner.0.with(|state, _| state.submit_batch(&batch));
+        let submitted = self
+            .owner
+            .0
+            .with(|state, wakes| state.submit_batch(&batch, wakes));
         SubmittedBatch::new(&self.owner, submitted.flatten())
     }
 

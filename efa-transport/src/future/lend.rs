@@ -126,20 +126,17 @@ impl Future for Lent {
         let (place, kept) = (&mut this.place, &mut this.region);
         // The endpoint lets go of regions under the lock only: so nothing is missed between looking and
         // waiting.
-        let back = this
-            .owner
-            .0
-            .with(|state, wakes| match region.deregister() {
-                Ok(buffer) => {
-                    state.reclaimers.leave(place, wakes);
-                    Poll::Ready(buffer)
-                }
-                Err(used) => {
-                    *kept = Some(used);
-                    state.reclaimers.join(place, context.waker(), wakes);
-                    Poll::Pending
-                }
-            });
+        let back = this.owner.0.with(|state, wakes| match region.deregister() {
+            Ok(buffer) => {
+                state.reclaimers.leave(place, wakes);
+                Poll::Ready(buffer)
+            }
+            Err(used) => {
+                *kept = Some(used);
+                state.reclaimers.join(place, context.waker(), wakes);
+                Poll::Pending
+            }
+        });
         match back {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(buffer)) => Poll::Ready(this.returned(buffer)),

@@ -68,8 +68,16 @@ impl<T> Line<T> {
             self.nodes[after].before = node.before;
         }
         self.ends = self.ends.and_then(|(first, last)| {
-            let first = if first == place { node.after } else { Some(first) };
-            let last = if last == place { node.before } else { Some(last) };
+            let first = if first == place {
+                node.after
+            } else {
+                Some(first)
+            };
+            let last = if last == place {
+                node.before
+            } else {
+                Some(last)
+            };
             first.zip(last)
         });
         Some(node.entry)

@@ -7,7 +7,7 @@ use slab::Slab;
 use super::epochs::Epochs;
 use super::wake::{Crowd, Wakes, keep};
 use crate::error::{Error, Result};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 use crate::operation::{Completion, OperationId};
 
 /// How an operation ended.
@@ -57,7 +57,9 @@ pub(super) struct Operations {
     pub(super) slots: Slab<Slot>,
     pub(super) epochs: Epochs,
     pub(super) flushers: Crowd,
-    /// Operations that failed because the endpoint was closed.
+    /// The endpoint is closed with operations in flight.
+    pub(super) closing: bool,
+    /// Operations that failed since.
     pub(super) unfinished: usize,
 }
 
@@ -67,6 +69,7 @@ impl Operations {
             slots: Slab::new(),
             epochs: Epochs::new(),
             flushers: Crowd::default(),
+            closing: false,
             unfinished: 0,
         }
     }
@@ -101,11 +104,7 @@ impl Operations {
         let Some(slot) = self.slots.get_mut(key) else {
             return;
         };
-        if let Outcome::Failed(failure) = &outcome
-            && failure.kind() == FailureKind::Closed
-        {
-            self.unfinished += 1;
-        }
+        self.unfinished += usize::from(self.closing && !matches!(outcome, Outcome::Done(_)));
         slot.progress = Progress::Over(match slot.stopped {
             true => Outcome::Refused(Box::new(Error::ReceivesStopped)),
             false => outcome,

@@ -180,8 +180,7 @@ impl State {
     /// Nothing can arrive until the endpoint is rebuilt: who waits for arrivals is told so.
     #[cold]
     fn receives_stopped(&mut self, wakes: &mut Wakes) {
-        self.arrivals
-            .end(|| Error::ReceivesStopped, wakes);
+        self.arrivals.end(|| Error::ReceivesStopped, wakes);
         let Some(endpoint) = &mut self.endpoint else {
             return;
         };

@@ -8,7 +8,7 @@ use super::stored::Stored;
 use super::waiting::Waiting;
 use super::wake::Wakes;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::error::{Error, Full, Result};
 use crate::failure::{Cause, Failure, FailureKind};
 use crate::operation::{Operation, OperationId, Payload, Wanted};
 use crate::queue::Batch;
@@ -63,7 +63,11 @@ impl State {
     }
 
     /// Posts a batch, or lets it wait until there is room for all of it. Returns the slots.
-    pub(super) fn submit_batch(&mut self, batch: &[Wanted<'_>]) -> Result<Vec<usize>> {
+    pub(super) fn submit_batch(
+        &mut self,
+        batch: &[Wanted<'_>],
+        wakes: &mut Wakes,
+    ) -> Result<Vec<usize>> {
         let first = self.waiting.is_empty();
         let endpoint = self.accepting()?;
         check_length(endpoint, batch.len())?;
@@ -85,14 +89,14 @@ impl State {
                 Err(Error::Full(_)) => {}
                 Err(error) => {
                     for key in keys {
-                        // Nobody knows these slots yet, so nobody is woken.
-                        self.operations.remove(key, &mut Wakes::default());
+                        self.operations.remove(key, wakes);
                     }
                     return Err(error);
                 }
             }
         }
         let stored = batch.iter().map(Stored::of);
+        let was_empty = self.waiting.is_empty();
         let place = self.waiting.push(Waiting {
             operations: keys.iter().copied().zip(stored).collect(),
             is_batch: true,
@@ -100,7 +104,10 @@ impl State {
         for &key in &keys {
             self.operations.slots[key].progress = Progress::Waiting(place);
         }
-        self.hold_back();
+        if was_empty {
+            // It finds no room now, either; but what is to be held back is held back from now on.
+            self.admit(wakes);
+        }
         Ok(keys)
     }
 
@@ -122,7 +129,7 @@ impl State {
                 }),
             };
             match admitted {
-                Err(Error::Full(_)) => break,
+                Err(Error::Full(full)) => return self.hold_back(full),
                 Ok(()) => {}
                 // The first of a batch has the error for all of it.
                 Err(error) => {
@@ -137,21 +144,23 @@ impl State {
             let first = self.waiting.pop();
             if first.is_some_and(|first| first.is_batch) {
                 // What waits inside the endpoint has its turn before the next batch.
-                if let Some(endpoint) = &mut self.endpoint {
-                    endpoint.hold_back(false);
-                }
-                return;
+                break;
             }
         }
-        self.hold_back();
+        if let Some(endpoint) = &mut self.endpoint
+            && endpoint.hold_back(false)
+        {
+            // The next poll has something to post, and no event says so.
+            self.attention = true;
+        }
     }
 
-    /// While a batch is first in line, and finds no room, what waits inside the endpoint stays there: else
-    /// there might never be room for all of the batch at once.
-    fn hold_back(&mut self) {
+    /// While a batch is first in line, and lacks places in the send queue alone, what waits inside the
+    /// endpoint stays there: else there might never be enough of them at once.
+    fn hold_back(&mut self, full: Full) {
         let batch = self.waiting.front().is_some_and(|first| first.is_batch);
         if let Some(endpoint) = &mut self.endpoint {
-            endpoint.hold_back(batch);
+            endpoint.hold_back(batch && matches!(full, Full::SendQueue { .. }));
         }
     }
 
@@ -179,7 +188,7 @@ impl State {
 }
 
 fn check_length(endpoint: &Endpoint, length: usize) -> Result<()> {
-    let limit = endpoint.limits().depth.into();
+    let limit = u64::from(endpoint.limits().depth.min(endpoint.max_operations()));
     match length as u64 {
         0 => Err(Error::EmptyList),
         length if length > limit => Err(Error::TooLong {

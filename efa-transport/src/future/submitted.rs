@@ -164,7 +164,9 @@ impl Future for SubmittedBatch {
         let polled = this.owner.0.with(|state, wakes| {
             while let Some(&key) = keys.get(results.len()) {
                 match state.operations.poll(key, context.waker(), wakes) {
-                    Poll::Ready(Outcome::Refused(error)) if results.is_empty() => return Err(error),
+                    Poll::Ready(Outcome::Refused(error)) if results.is_empty() => {
+                        return Err(error);
+                    }
                     Poll::Ready(outcome) => results.push(outcome.into_result()),
                     Poll::Pending => return Ok(Poll::Pending),
                 }
