@@ -6,6 +6,7 @@
 //! - [`Put`], [`Get`], [`Send`]: operations, which are values. They are
 //!   [submitted](Endpoint::submit), or added to a [`Batch`], and each ends with one [`Completion`].
 //! - [`Message`]: bytes that a peer sent.
+//! - [`future`]: an endpoint that tasks and threads share; with the feature `tokio`, one for tokio.
 //! - [`handshake`]: how two endpoints get to know each other.
 //! - [`Connection`]: a queue pair with a single peer, and an id per request.
 //!
@@ -50,6 +51,8 @@ pub mod registration;
 mod remote;
 mod scheduler;
 mod stats;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use address::EndpointAddress;
 pub use config::{Config, Loopback, ReceivePool};

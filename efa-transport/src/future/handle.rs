@@ -166,6 +166,11 @@ impl Handle {
         Close::new(&self.owner, patience)
     }
 
+    /// The end of the endpoint, whoever closes it.
+    pub fn closed(&self) -> Close {
+        Close::watch(&self.owner)
+    }
+
     // ---- peers ----------------------------------------------------------------------
 
     /// As [`Endpoint::connect`]. It does not wait for anybody, but for the kernel.

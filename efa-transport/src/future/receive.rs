@@ -160,6 +160,14 @@ impl Close {
         }
     }
 
+    /// The end, whoever closes the endpoint.
+    pub(super) fn watch(owner: &Arc<Owner>) -> Self {
+        Self {
+            owner: owner.clone(),
+            place: None,
+        }
+    }
+
     /// Waits for the end on this thread, which needs no runtime.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use crate::address::EndpointAddress;
 /// ```
 #[derive(Debug, Clone)]
 pub struct HandshakeConfig {
-    pub(super) timeout: Duration,
+    pub(crate) timeout: Duration,
     pub(super) speak_first: bool,
     pub(super) required: Capabilities,
     pub(super) user_data: Arc<[u8]>,

@@ -100,8 +100,20 @@ impl Connector {
         address: impl ToSocketAddrs + Display,
         config: HandshakeConfig,
     ) -> Result<Self, HandshakeError> {
+        let begun = Instant::now();
         let failed = |source| HandshakeError::io(Step::Resolving, source).to(&address);
         let found = address.to_socket_addrs().map_err(failed)?;
+        Self::to_addresses(&address, found, config, begun)
+    }
+
+    /// The same with the addresses of a name that was looked up. The timeout began at `begun`.
+    pub(crate) fn to_addresses(
+        target: impl Display,
+        found: impl Iterator<Item = SocketAddr>,
+        config: HandshakeConfig,
+        begun: Instant,
+    ) -> Result<Self, HandshakeError> {
+        let failed = |source| HandshakeError::io(Step::Resolving, source).to(&target);
         let addresses: Vec<_> = found
             .map(|at| Address {
                 at,
@@ -122,13 +134,13 @@ impl Connector {
             )));
         }
         let config = config.speak_first(true);
-        config.check().map_err(|error| error.to(&address))?;
+        config.check().map_err(|error| error.to(&target))?;
         let now = Instant::now();
         Ok(Connector {
-            target: address.to_string(),
+            target: target.to_string(),
             addresses,
             current: 0,
-            deadline: Deadline::after(now, config.timeout),
+            deadline: Deadline::after(begun, config.timeout),
             config,
             retry: true,
             pause: FIRST_PAUSE,
@@ -251,7 +263,7 @@ impl Connector {
     }
 
     /// The socket to watch, and what for. It changes from attempt to attempt.
-    fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+    pub(crate) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match &self.state {
             State::Connecting { stream, .. } => Some((stream.as_fd(), PollFlags::OUT)),
             State::Handshaking { handshake, .. } => {

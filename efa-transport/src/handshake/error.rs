@@ -31,7 +31,7 @@ struct Inner {
 }
 
 impl HandshakeError {
-    pub(super) fn new(step: Step, kind: HandshakeErrorKind) -> Self {
+    pub(crate) fn new(step: Step, kind: HandshakeErrorKind) -> Self {
         HandshakeError(Box::new(Inner {
             target: None,
             remote: None,
@@ -41,12 +41,12 @@ impl HandshakeError {
         }))
     }
 
-    pub(super) fn io(step: Step, source: io::Error) -> Self {
+    pub(crate) fn io(step: Step, source: io::Error) -> Self {
         Self::new(step, HandshakeErrorKind::Io(source))
     }
 
     /// Names the address as the program gave it.
-    pub(super) fn to(mut self, target: impl fmt::Display) -> Self {
+    pub(crate) fn to(mut self, target: impl fmt::Display) -> Self {
         self.0.target = Some(target.to_string());
         self
     }

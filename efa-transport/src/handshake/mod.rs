@@ -41,6 +41,8 @@ mod wire;
 
 pub use config::HandshakeConfig;
 pub use connector::Connector;
+#[cfg(feature = "tokio")]
+pub(crate) use error::Step;
 pub use error::{HandshakeError, HandshakeErrorKind, RejectReason};
 pub use info::{Capabilities, EndpointInfo, Incarnation};
 pub use listener::Listener;

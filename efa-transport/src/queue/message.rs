@@ -249,6 +249,15 @@ impl AsRef<[u8]> for Message {
     }
 }
 
+/// Without a copy: the bytes are the message, and keep its buffer of the receive pool until the last of them
+/// is dropped.
+#[cfg(feature = "bytes")]
+impl From<Message> for bytes::Bytes {
+    fn from(message: Message) -> Self {
+        Self::from_owner(message)
+    }
+}
+
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
