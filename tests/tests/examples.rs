@@ -26,6 +26,7 @@ fn program(name: &str) -> Result<PathBuf> {
                 "--package",
                 "efa-transport",
                 "--examples",
+                "--all-features",
             ])
             .arg("--target-dir")
             .arg(target);
@@ -79,4 +80,11 @@ fn the_example_stream_file_runs() {
     here()
         .deadline(Duration::from_secs(300))
         .run(|t| example(t, "stream_file"));
+}
+
+#[test]
+fn the_example_rpc_runs() {
+    here()
+        .deadline(Duration::from_secs(300))
+        .run(|t| example(t, "rpc"));
 }

@@ -67,11 +67,18 @@ impl Options {
 pub fn pair(
     part: impl FnOnce(Side, TcpStream, Domain) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let (side, stream, domain, other) = find()?;
+    part(side, stream, domain)?;
+    other.finish()
+}
+
+/// Finds, or starts, the other process. To be told when this one has done its part.
+pub fn find() -> anyhow::Result<(Side, TcpStream, Domain, Other)> {
     let options = Options::parse()?;
     if let Some(address) = &options.connect {
         let stream =
             TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
-        return part(Side::Client, stream, options.domain()?);
+        return Ok((Side::Client, stream, options.domain()?, Other(None)));
     }
     let listener = TcpListener::bind(options.listen.as_deref().unwrap_or("127.0.0.1:0"))?;
     let address = listener.local_addr()?;
@@ -86,32 +93,35 @@ pub fn pair(
             if let Some(device) = &options.device {
                 command.args(["--device", device]);
             }
-            Some(Peer(command.spawn()?))
+            Some(command.spawn()?)
         }
     };
+    let other = Other(child);
     let (stream, _) = listener.accept()?;
-    part(Side::Server, stream, options.domain()?)?;
-    match child {
-        Some(child) => child.finish(),
-        None => Ok(()),
-    }
+    Ok((Side::Server, stream, options.domain()?, other))
 }
 
-/// A process that is not left behind.
-struct Peer(Child);
+/// The other process, which is not left behind if this one has started it.
+pub struct Other(Option<Child>);
 
-impl Peer {
-    fn finish(mut self) -> anyhow::Result<()> {
-        let status = self.0.wait()?;
+impl Other {
+    /// Waits for its end.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        let Some(child) = &mut self.0 else {
+            return Ok(());
+        };
+        let status = child.wait()?;
         ensure!(status.success(), "the peer process failed: {status}");
         Ok(())
     }
 }
 
-impl Drop for Peer {
+impl Drop for Other {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

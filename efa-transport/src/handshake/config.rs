@@ -97,7 +97,7 @@ impl HandshakeConfig {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), HandshakeError> {
+    pub(crate) fn check(&self) -> Result<(), HandshakeError> {
         let length = self.user_data.len();
         if length > Self::MAX_USER_DATA {
             let kind = HandshakeErrorKind::UserDataTooLong {

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use ::tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use ::tokio::sync::Mutex;
 
 use super::driver;
-use super::meet::{self, Listening};
+use super::meet::{self, Listening, Told};
 use super::messages::Messages;
 use crate::config::Config;
 use crate::domain::Domain;
@@ -27,6 +27,7 @@ pub struct Endpoint {
     handle: Handle,
     listening: Option<Arc<Mutex<Listening>>>,
     address: Option<SocketAddr>,
+    told: Told,
 }
 
 impl Endpoint {
@@ -58,6 +59,7 @@ impl Endpoint {
             handle,
             listening: None,
             address: None,
+            told: Told::default(),
         })
     }
 
@@ -78,7 +80,12 @@ impl Endpoint {
         let socket = TcpListener::bind(address).await?.into_std()?;
         let mut endpoint = Self::new(domain, config)?;
         endpoint.address = Some(socket.local_addr()?);
-        let listening = Listening::new(endpoint.handle.clone(), socket, handshake);
+        let listening = Listening::new(
+            endpoint.handle.clone(),
+            socket,
+            handshake,
+            endpoint.told.clone(),
+        );
         let listening = listening.map_err(std::io::Error::other)?;
         endpoint.listening = Some(Arc::new(Mutex::new(listening)));
         Ok(endpoint)
@@ -103,6 +110,23 @@ impl Endpoint {
             Some(listening) => listening.lock().await.accept().await,
             None => Err(meet::not_listening()),
         }
+    }
+
+    /// Replaces the user data for clients that come from now on.
+    ///
+    /// # Errors
+    /// The user data is too long; the endpoint does not listen.
+    pub fn set_user_data(&self, user_data: impl Into<Arc<[u8]>>) -> Result<(), HandshakeError> {
+        if self.listening.is_none() {
+            return Err(meet::not_listening());
+        }
+        let user_data = user_data.into();
+        HandshakeConfig::default()
+            .user_data(user_data.clone())
+            .check()?;
+        let told = self.told.lock();
+        *told.unwrap_or_else(PoisonError::into_inner) = Some(user_data);
+        Ok(())
     }
 
     /// Shakes hands with the endpoint that listens at `target`, a host with a port. The addresses of a name are

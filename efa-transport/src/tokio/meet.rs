@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -25,14 +26,19 @@ pub(super) struct Listening {
     handle: Handle,
     /// None once it was closed.
     listener: Option<Listener>,
+    told: Told,
     watch: Watch,
 }
+
+/// User data that the listener is to tell from now on.
+pub(super) type Told = Arc<Mutex<Option<Arc<[u8]>>>>;
 
 impl Listening {
     pub(super) fn new(
         handle: Handle,
         socket: std::net::TcpListener,
         config: HandshakeConfig,
+        told: Told,
     ) -> Result<Self, HandshakeError> {
         let listener = Listener::from_socket(socket, config)?;
         let watch = Watch::new(&listener);
@@ -40,6 +46,7 @@ impl Listening {
             handle,
             watch: watch.map_err(|source| HandshakeError::io(Step::Listening, source))?,
             listener: Some(listener),
+            told,
         })
     }
 
@@ -50,6 +57,9 @@ impl Listening {
             return Err(cancelled(Step::Accepting));
         };
         loop {
+            if let Some(user_data) = take(&self.told) {
+                listener.set_user_data(user_data)?;
+            }
             let polled = self.handle.ask(|endpoint| Ok(listener.poll(endpoint)));
             match polled {
                 Ok(Some(arrival)) => return arrival.and_then(|met| runtimes(&self.handle, met)),
@@ -66,6 +76,11 @@ impl Listening {
             woken.await.map_err(failed)?;
         }
     }
+}
+
+fn take(told: &Told) -> Option<Arc<[u8]>> {
+    let told = told.lock();
+    told.unwrap_or_else(PoisonError::into_inner).take()
 }
 
 impl Drop for Listening {

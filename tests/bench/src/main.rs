@@ -5,18 +5,21 @@
 //! efa-bench target 1048576                         prints TARGET and waits for the end of its input
 //! efa-bench instructions LAYER PATH BATCH ROUNDS TARGET [OTHERS]
 //! efa-bench throughput|latency LAYER PATH SIZE COUNT TARGET
+//! efa-bench requests COUNT
 //! efa-bench memcpy|udp SIZE COUNT
 //! ```
 //!
 //! LAYER is `session` (requests through efa-verbs), `put` (operations of efa-transport, posted in batches
-//! and tracked to their completion), `put-regions-in-turns` (each from another region than the one before)
-//! or `put-peers-in-turns` (each to another peer than the one before); PATH is `libefa` or `direct`; OTHERS
+//! and tracked to their completion), `put-regions-in-turns` (each from another region than the one before),
+//! `put-peers-in-turns` (each to another peer than the one before), or puts that are submitted one by one and
+//! `put-wait` (waited for), `put-await` (futures) or `put-actor` (sent to an actor through a channel); PATH is `libefa` or `direct`; OTHERS
 //! is how many peers there are beside the target. Results are lines of JSON on standard output.
 
 mod allocations;
 mod arguments;
 mod layer;
 mod plain;
+mod requests;
 mod ring;
 mod target;
 
@@ -27,7 +30,9 @@ use efa_verbs::DataPath;
 
 use crate::allocations::Counting;
 use crate::arguments::Arguments;
-use crate::layer::{Layer, PeersInTurns, Put, RegionsInTurns, Same, Session};
+use crate::layer::{
+    Actor, Awaiting, Blocking, Layer, OneByOne, PeersInTurns, Put, RegionsInTurns, Same, Session,
+};
 use crate::target::Target;
 
 #[global_allocator]
@@ -49,6 +54,7 @@ fn main() -> Result<()> {
             Ok(())
         }
         "udp" => plain::udp(arguments.next("SIZE")?, arguments.next("COUNT")?),
+        "requests" => requests::measure(arguments.next("COUNT")?),
         "instructions" | "throughput" | "latency" => measure(&command, arguments),
         other => bail!("no such command: {other}"),
     }
@@ -77,6 +83,18 @@ fn measure(command: &str, mut arguments: Arguments) -> Result<()> {
         }
         "put-peers-in-turns" => {
             let put = Put::<PeersInTurns>::new(path, &target, others)?;
+            run(command, put, first, second)
+        }
+        "put-wait" => {
+            let put = OneByOne::<Blocking>::new(path, &target)?;
+            run(command, put, first, second)
+        }
+        "put-await" => {
+            let put = OneByOne::<Awaiting>::new(path, &target)?;
+            run(command, put, first, second)
+        }
+        "put-actor" => {
+            let put = OneByOne::<Actor>::new(path, &target)?;
             run(command, put, first, second)
         }
         other => bail!("no such layer: {other}"),

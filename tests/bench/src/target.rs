@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result};
+use efa_transport::RemoteRegion;
 use efa_verbs::{
     Access, Buffer, DEFAULT_QUEUE_KEY, Operations, ProtectionDomain, QueuePair, QueuePairConfig,
 };
@@ -36,6 +37,13 @@ impl FromStr for Target {
             address,
             length,
         })
+    }
+}
+
+impl Target {
+    /// What may be written, as the transport names it.
+    pub fn remote(&self) -> Result<RemoteRegion> {
+        Ok(RemoteRegion::new(self.address, self.length, self.rkey)?)
     }
 }
 

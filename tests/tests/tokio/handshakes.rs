@@ -98,6 +98,44 @@ fn handshakes_over_ipv6_and_over_streams_that_exist() {
 }
 
 #[test]
+fn what_a_listener_tells_can_change() {
+    run(|t| {
+        t.need_loopback()?;
+        everywhere(async |config| {
+            let domain = t.domain()?;
+            let server = listening(&domain, config.clone()).await?;
+            let target = server.listens_at().context("it listens")?.to_string();
+            let accepting = tokio::spawn({
+                let server = server.clone();
+                async move { while server.accept().await.is_ok() {} }
+            });
+            for told in [&b""[..], b"one", b"another"] {
+                let client = Endpoint::new(&domain, config.clone())?;
+                if !told.is_empty() {
+                    server.set_user_data(told)?;
+                }
+                let met = client.connect(&target, handshake()).await?;
+                ensure!(met.user_data == told, "{:?}", met.user_data);
+                let Err(error) = client.set_user_data(told) else {
+                    bail!("it does not listen");
+                };
+                ensure!(error.to_string().contains("bind"), "{error}");
+            }
+            let Err(error) = server.set_user_data(vec![0; HandshakeConfig::MAX_USER_DATA + 1])
+            else {
+                bail!("it is too long");
+            };
+            ensure!(
+                matches!(error.kind(), HandshakeErrorKind::UserDataTooLong { .. }),
+                "{error}"
+            );
+            accepting.abort();
+            Ok(())
+        })
+    });
+}
+
+#[test]
 fn a_handshake_that_fails_says_why_and_accept_goes_on() {
     run(|t| {
         t.need_loopback()?;

@@ -73,7 +73,7 @@ fn judge(text: &str, results: &Results) -> Result<Vec<Verdict>> {
     verdicts.push(Verdict {
         what: "heap allocations per operation".into(),
         limit: number(&budgets, "allocations_per_operation")?,
-        measured: results.allocations_per_operation,
+        measured: results.allocations_per_operation(),
         at_least: false,
     });
     verdicts.push(Verdict {
@@ -86,6 +86,12 @@ fn judge(text: &str, results: &Results) -> Result<Vec<Verdict>> {
         what: "post with 10,000 other peers in relation to none".into(),
         limit: number(&budgets, "post_with_many_peers")?,
         measured: results.peers_ratio(),
+        at_least: false,
+    });
+    verdicts.push(Verdict {
+        what: "a request and its response with futures in relation to a loop that polls".into(),
+        limit: number(&budgets, "request_with_futures")?,
+        measured: results.requests.map(|it| it.futures / it.spinning),
         at_least: false,
     });
     for (what, measured) in results.soft_efa_of_udp() {
@@ -108,7 +114,7 @@ mod tests {
         "batch": 16,
         "ratios": [{ "variant": "put-direct", "to": "c-poll-start", "of": "both", "at_most": 0.5 }],
         "allocations_per_operation": 0, "bytes_per_peer": 128,
-        "post_with_many_peers": 1.05, "soft_efa_of_udp": 0.5
+        "post_with_many_peers": 1.05, "request_with_futures": 1.3, "soft_efa_of_udp": 0.5
     }"#;
 
     #[test]
@@ -122,7 +128,9 @@ mod tests {
         assert!(verdicts[1..].iter().all(Verdict::met));
         results.count("put-direct", 16, count(50.0, 30.0));
         assert!(judge(BUDGETS, &results).unwrap()[0].met());
-        results.allocations_per_operation = Some(0.001);
+        results.allocations.insert("put-actor-libefa", 1.0);
+        assert!(judge(BUDGETS, &results).unwrap()[1].met());
+        results.allocations.insert("put-direct", 0.001);
         assert!(!judge(BUDGETS, &results).unwrap()[1].met());
     }
 

@@ -19,7 +19,7 @@ use soft_efa::options::Options;
 use crate::rdma_core::{self, RdmaCore};
 use crate::soft_efa::Software;
 use crate::{build, packages, process, workspace};
-use results::{BASE, BATCHES, Count, Results, Speed, VARIANTS, Variant};
+use results::{BASE, BATCHES, Count, Requests, Results, Speed, VARIANTS, Variant};
 
 /// The first release that tells where the queues are.
 const FIRST_WITH_QUEUES: u32 = 59;
@@ -35,6 +35,8 @@ const SIZES: [(u32, u32, u32); 6] = [
     (65_536, 4000, 1000),
     (1 << 20, 400, 1000),
 ];
+/// Requests, each with its response, in a row.
+const REQUESTS: &str = "1000";
 /// How many peers an endpoint has beside the target.
 const OTHERS: [u32; 3] = [0, 100, 10_000];
 
@@ -332,8 +334,8 @@ fn count(programs: &Programs, place: &Place, target: &Target, results: &mut Resu
             if let (Some(allocations), Some(operations)) =
                 (said["allocations"].as_f64(), said["operations"].as_f64())
             {
-                let worst = results.allocations_per_operation.unwrap_or(0.0);
-                results.allocations_per_operation = Some(worst.max(allocations / operations));
+                let most = results.allocations.entry(variant.name).or_default();
+                *most = most.max(allocations / operations);
             }
         }
         spinner.finish_and_clear();
@@ -398,5 +400,15 @@ fn speed(programs: &Programs, place: &Place, target: &Target, results: &mut Resu
         }
         spinner.finish_and_clear();
     }
+    let spinner = process::spinner("requests and responses");
+    let mut command = Command::new(&programs.rust);
+    command.args(["requests", REQUESTS]);
+    let said = place.result(command)?;
+    results.requests = Some(Requests {
+        spinning: number(&said, "spinning")?,
+        futures: number(&said, "futures")?,
+        actors: number(&said, "actors")?,
+    });
+    spinner.finish_and_clear();
     Ok(())
 }

@@ -19,7 +19,7 @@ const fn variant(name: &'static str, arguments: &'static [&'static str]) -> Vari
 pub const BASE: &str = "c-poll-start";
 
 /// All that is measured. Those in C begin with `c-`; the others end with their data path.
-pub const VARIANTS: [Variant; 10] = [
+pub const VARIANTS: [Variant; 13] = [
     variant(BASE, &["wr"]),
     variant("c-poll-classic", &["classic"]),
     variant("session-libefa", &["session", "libefa"]),
@@ -42,11 +42,19 @@ pub const VARIANTS: [Variant; 10] = [
         "put-peers-in-turns-direct",
         &["put-peers-in-turns", "direct"],
     ),
+    variant("put-wait-libefa", &["put-wait", "libefa"]),
+    variant("put-await-libefa", &["put-await", "libefa"]),
+    variant("put-actor-libefa", &["put-actor", "libefa"]),
 ];
 
 impl Variant {
     pub fn is_c(&self) -> bool {
         self.name.starts_with("c-")
+    }
+
+    /// What others do without this project's futures: it is shown, and has no budget.
+    pub fn is_for_comparison(&self) -> bool {
+        self.is_c() || self.name.starts_with("put-actor-")
     }
 
     /// How its requests must go.
@@ -94,7 +102,8 @@ pub struct Results {
     pub rdma_core: String,
     pub device: String,
     counts: BTreeMap<(String, u32), Count>,
-    pub allocations_per_operation: Option<f64>,
+    /// Heap allocations per operation, by variant: the most of all batches.
+    pub allocations: BTreeMap<&'static str, f64>,
     pub bytes_per_peer: Option<f64>,
     /// Instructions to post, by how many other peers there are.
     pub others: BTreeMap<u32, f64>,
@@ -102,6 +111,19 @@ pub struct Results {
     pub speed: BTreeMap<(String, u32), Speed>,
     /// Bytes per second of memcpy and UDP, by size.
     pub plain: BTreeMap<(String, u32), f64>,
+    /// Median seconds of a request of 64 bytes and its response.
+    pub requests: Option<Requests>,
+}
+
+/// By who waits for the response.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Requests {
+    /// A loop that polls.
+    pub spinning: f64,
+    /// Futures of tasks.
+    pub futures: f64,
+    /// An actor behind channels.
+    pub actors: f64,
 }
 
 impl Results {
@@ -111,6 +133,13 @@ impl Results {
 
     pub fn counted(&self, variant: &str, batch: u32) -> Option<Count> {
         self.counts.get(&(variant.to_owned(), batch)).copied()
+    }
+
+    /// Heap allocations per operation, of the variant that has the most.
+    pub fn allocations_per_operation(&self) -> Option<f64> {
+        let ours = VARIANTS.iter().filter(|it| !it.is_for_comparison());
+        let counted = ours.filter_map(|variant| self.allocations.get(variant.name).copied());
+        counted.reduce(f64::max)
     }
 
     /// A variant in relation to another.
@@ -181,11 +210,14 @@ impl Results {
             "device": self.device,
             "base": BASE,
             "instructions": counts,
-            "allocations_per_operation": self.allocations_per_operation,
+            "allocations_per_operation": self.allocations,
             "bytes_per_peer": self.bytes_per_peer,
             "post_by_other_peers": self.others,
             "speed": speed,
             "plain": plain,
+            "requests": self.requests.map(|it| json!({
+                "spinning": it.spinning, "futures": it.futures, "actors": it.actors,
+            })),
         })
     }
 }

@@ -35,6 +35,15 @@ pub fn instructions(results: &Results) -> String {
             let _ = writeln!(text, "{line}");
         }
     }
+    for (name, allocations) in &results.allocations {
+        if *allocations > 0.0 {
+            let _ = writeln!(
+                text,
+                "{name}: {} heap allocations per operation",
+                short(*allocations)
+            );
+        }
+    }
     text
 }
 
@@ -94,6 +103,16 @@ pub fn speed(results: &Results) -> String {
                 );
             }
         }
+    }
+    if let Some(requests) = results.requests {
+        let _ = writeln!(
+            text,
+            "a request of 64 B and its response: {} in a loop that polls, {:.2} × with futures, {:.2} × \
+             with actors",
+            microseconds(requests.spinning),
+            requests.futures / requests.spinning,
+            requests.actors / requests.spinning
+        );
     }
     text
 }

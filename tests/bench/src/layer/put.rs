@@ -3,14 +3,10 @@
 use std::marker::PhantomData;
 
 use anyhow::{Context, Result};
-use efa_transport::{
-    Completion, Config, Domain, Endpoint, EndpointAddress, Error, Loopback, PeerId, ReceivePool,
-    Region, RemoteRegion,
-};
-use efa_verbs::{Access, Buffer, DEFAULT_QUEUE_KEY, DataPath};
+use efa_transport::{Completion, Endpoint, EndpointAddress, Error, PeerId, Region, RemoteRegion};
+use efa_verbs::{DEFAULT_QUEUE_KEY, DataPath};
 
 use super::{Layer, name};
-use crate::DEPTH;
 use crate::allocations;
 use crate::ring::Ring;
 use crate::target::Target;
@@ -110,20 +106,7 @@ pub struct Put<T> {
 impl<T: Turns> Put<T> {
     /// An endpoint that has so many peers beside the two of the target.
     pub fn new(path: DataPath, target: &Target, others: u32) -> Result<Self> {
-        let domain = match std::env::var("EFA_BENCH_DEVICE") {
-            Ok(name) => Domain::open(&name)?,
-            Err(_) => Domain::open_first()?,
-        };
-        let mut endpoint = Endpoint::new(
-            &domain,
-            Config {
-                send_depth: DEPTH,
-                receive_pool: ReceivePool::NONE,
-                path,
-                loopback: Loopback::Device,
-                ..Config::default()
-            },
-        )?;
+        let (domain, mut endpoint) = super::endpoint(path, false)?;
         let address = |number| EndpointAddress::new(domain.gid(), number, DEFAULT_QUEUE_KEY);
         // Nothing is sent to the others: they only are there.
         let numbers = (1..).filter(|number| !target.queue_pairs.contains(number));
@@ -137,10 +120,11 @@ impl<T: Turns> Put<T> {
             endpoint.connect(address(one)?)?,
             endpoint.connect(address(other)?)?,
         ];
-        let length = target.length as usize;
-        let register = || domain.register(Buffer::zeroed(length)?, Access::LOCAL);
-        let regions = [register()?, register()?];
-        let remote = RemoteRegion::new(target.address, target.length, target.rkey)?;
+        let regions = [
+            super::region(&domain, target)?,
+            super::region(&domain, target)?,
+        ];
+        let remote = target.remote()?;
         Ok(Self {
             ring: Ring::of(endpoint.queue_pair())?,
             peers,
