@@ -2,10 +2,12 @@
 //! under the same numbers, and endpoints that are rebuilt under way.
 //!
 //! Every operation completes or fails with a cause; what was reported written is what is there;
-//! nothing is left over. A minute, or as long as `EFA_TEST_CHAOS_SECONDS` says;
+//! nothing is left over. The workers drive an endpoint each, or are tasks of tokio that share one. A minute
+//! of either, or as long as `EFA_TEST_CHAOS_SECONDS` says;
 //! `cargo xtask soak chaos` runs it for an hour.
 
 mod meeting;
+mod tasks;
 mod work;
 mod worker;
 
@@ -59,7 +61,7 @@ struct Report {
     rebuilds: u64,
 }
 
-fn spawn(t: &Test, index: usize, generation: usize) -> Result<(Process, SocketAddr)> {
+fn spawn(t: &Test, role: &str, index: usize, generation: usize) -> Result<(Process, SocketAddr)> {
     let number = index + generation * WORKERS;
     // The successor of a worker has its numbers as well.
     let options = format!(
@@ -67,7 +69,7 @@ fn spawn(t: &Test, index: usize, generation: usize) -> Result<(Process, SocketAd
         11 + index,
         t.seed().wrapping_add(number as u64)
     );
-    let process = t.spawn_index_under("worker", u32::try_from(number)?, &options)?;
+    let process = t.spawn_index_under(role, u32::try_from(number)?, &options)?;
     let listener = process.channel().recv()?;
     Ok((process, listener))
 }
@@ -82,11 +84,11 @@ fn duration() -> Result<Duration> {
     Ok(Duration::from_secs(seconds))
 }
 
-fn conduct(t: &Test, duration: Duration) -> Result<()> {
+fn conduct(t: &Test, role: &str, duration: Duration) -> Result<()> {
     let mut rng = t.rng();
     let (mut processes, mut listeners) = (Vec::new(), Vec::new());
     for index in 0..WORKERS {
-        let (process, listener) = spawn(t, index, 0)?;
+        let (process, listener) = spawn(t, role, index, 0)?;
         processes.push(process);
         listeners.push(listener);
     }
@@ -106,7 +108,7 @@ fn conduct(t: &Test, duration: Duration) -> Result<()> {
         let victim = rng.below(WORKERS as u64) as usize;
         generations[victim] += 1;
         processes[victim].kill();
-        let (process, listener) = spawn(t, victim, generations[victim])?;
+        let (process, listener) = spawn(t, role, victim, generations[victim])?;
         listeners[victim] = listener;
         // The others learn of it when it comes to them.
         process.channel().send(&Order::Meet(listeners.clone()))?;
@@ -150,21 +152,33 @@ fn alive(processes: &mut [Process]) -> Result<()> {
     Ok(())
 }
 
+/// What this process is to do; workers have the role `worker`.
+fn part(t: &Test, worker: &str) -> Result<()> {
+    match t.role() {
+        "main" => {
+            if preload_library().is_none() {
+                return Err(skip("it needs soft-efa"));
+            }
+            conduct(t, worker, duration()?)
+        }
+        "worker" => worker::run(t),
+        "tasks" => tasks::run(t),
+        role => bail!("{role}?"),
+    }
+}
+
+/// For what comes after the last operation, too.
+fn patience() -> Duration {
+    duration().unwrap_or_default() + Duration::from_secs(150)
+}
+
 #[test]
 fn every_operation_completes_or_fails_with_a_cause_and_all_bytes_are_right() {
-    let Ok(duration) = duration() else {
-        panic!("EFA_TEST_CHAOS_SECONDS is not a number");
-    };
-    here()
-        .deadline(duration + Duration::from_secs(150))
-        .run(|t| match t.role() {
-            "main" => {
-                if preload_library().is_none() {
-                    return Err(skip("it needs soft-efa"));
-                }
-                conduct(t, duration)
-            }
-            "worker" => worker::run(t),
-            role => bail!("{role}?"),
-        });
+    here().deadline(patience()).run(|t| part(t, "worker"));
+}
+
+/// The same with endpoints that many tasks share, whose futures are dropped at random.
+#[test]
+fn every_future_ends_or_was_dropped_and_all_bytes_are_right() {
+    here().deadline(patience()).run(|t| part(t, "tasks"));
 }

@@ -16,14 +16,14 @@ use crate::{Info, Order, Report, WORKERS};
 
 /// Packets of a write that has failed may still be on their way: for so long nothing else is written
 /// there. Longer than any delay among the faults.
-const QUARANTINE: Duration = Duration::from_secs(2);
+pub const QUARANTINE: Duration = Duration::from_secs(2);
 /// The same where the device still has the write: longer than it takes to give up on a peer.
-const LONG_QUARANTINE: Duration = Duration::from_secs(15);
+pub const LONG_QUARANTINE: Duration = Duration::from_secs(15);
 /// Operations under way at a time.
 const BUSY: usize = 24;
 
 /// What goes wrong, one after the other, on each worker's device.
-const PLANS: [&str; 16] = [
+pub const PLANS: [&str; 16] = [
     "",
     "",
     "loss=0.05",
