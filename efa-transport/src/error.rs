@@ -164,6 +164,40 @@ pub enum Error {
     #[error("the list is empty: a transfer has at least one pair (of zero bytes, if need be)")]
     EmptyList,
 
+    /// Pages of this size can't be made of these sides.
+    #[error(
+        "a page of {page} bytes: it has at least one byte, and no more than the local {local} and the \
+         remote {remote} bytes"
+    )]
+    PageSize {
+        /// Bytes of a page.
+        page: u64,
+        /// Bytes of the local side.
+        local: u64,
+        /// Bytes of the remote side.
+        remote: u64,
+    },
+
+    /// A page that is beyond the end of its side.
+    #[error("there is no {side} page {page}: there are {pages}, counted from 0")]
+    NoSuchPage {
+        /// `local` or `remote`.
+        side: &'static str,
+        /// The number of the page.
+        page: u64,
+        /// Pages that there are.
+        pages: u64,
+    },
+
+    /// One of the parts of a list is wrong.
+    #[error("part {at} of the list: {source}")]
+    Part {
+        /// Its place in the list, from 0.
+        at: u64,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
+
     /// An operation that is not one request was added to a batch.
     #[error(
         "an operation of a batch is one request: use Endpoint::submit for several parts, and for Await"

@@ -5,6 +5,7 @@
 //! - [`Endpoint`]: one queue pair with any number of peers.
 //! - [`Put`], [`Get`], [`Send`]: operations, which are values. They are
 //!   [submitted](Endpoint::submit), or added to a [`Batch`], and each ends with one [`Completion`].
+//! - [`PageList`]: which pages here belong to which pages at a peer, as one operation.
 //! - [`Message`]: bytes that a peer sent.
 //! - [`future`]: an endpoint that tasks and threads share; with the feature `tokio`, one for tokio.
 //! - [`handshake`]: how two endpoints get to know each other.
@@ -42,6 +43,7 @@ mod failure;
 pub mod future;
 pub mod handshake;
 mod operation;
+mod pages;
 mod peers;
 #[allow(unsafe_code)]
 mod queue;
@@ -68,6 +70,7 @@ pub use error::{Error, Full, Result};
 pub use explain::Explanation;
 pub use failure::{Failure, FailureKind};
 pub use operation::{Await, Completion, Get, Kind, Operation, OperationId, Put, Send};
+pub use pages::PageList;
 pub use peers::{Gone, PeerId};
 pub use queue::{Batch, Message};
 pub use region::{Region, Slice};

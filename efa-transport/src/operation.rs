@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::failure::Failure;
+use crate::pages::PageList;
 use crate::peers::PeerId;
 use crate::region::Slice;
 use crate::remote::RemoteRegion;
@@ -44,6 +45,17 @@ impl<'a> Put<'a> {
     pub fn parts(peer: PeerId, parts: &'a [(Slice<'a>, RemoteRegion)]) -> Self {
         Self {
             wanted: Wanted::new(Kind::Put, peer, Payload::Parts(parts)),
+        }
+    }
+
+    /// Writes the pages of a list as one operation with one completion. However many there are, accepting it
+    /// costs the same, and nothing is allocated for each.
+    ///
+    /// An [immediate](Self::immediate) tells the peer, once, that all pages have landed.
+    #[inline]
+    pub fn pages(peer: PeerId, pages: &'a PageList) -> Self {
+        Self {
+            wanted: Wanted::new(Kind::Put, peer, Payload::Pages(pages)),
         }
     }
 
@@ -104,6 +116,14 @@ impl<'a> Get<'a> {
     pub fn parts(peer: PeerId, parts: &'a [(Slice<'a>, RemoteRegion)]) -> Self {
         Self {
             wanted: Wanted::new(Kind::Get, peer, Payload::Parts(parts)),
+        }
+    }
+
+    /// Reads the pages of a list as one operation with one completion, as [`Put::pages`] writes them.
+    #[inline]
+    pub fn pages(peer: PeerId, pages: &'a PageList) -> Self {
+        Self {
+            wanted: Wanted::new(Kind::Get, peer, Payload::Pages(pages)),
         }
     }
 
@@ -278,6 +298,7 @@ impl<'a> Wanted<'a> {
 pub(crate) enum Payload<'a> {
     Transfer(Slice<'a>, RemoteRegion),
     Parts(&'a [(Slice<'a>, RemoteRegion)]),
+    Pages(&'a PageList),
     Message(Slice<'a>),
     Bytes(&'a [u8]),
     /// So many writes with an immediate value.

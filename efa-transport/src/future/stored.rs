@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::operation::{Kind, Operation, Payload, Wanted};
+use crate::pages::PageList;
 use crate::peers::PeerId;
 use crate::region::{Region, Slice};
 use crate::remote::RemoteRegion;
@@ -33,6 +34,7 @@ impl Part {
 enum What {
     Transfer(Part, RemoteRegion),
     Parts(Vec<(Part, RemoteRegion)>),
+    Pages(PageList),
     Message(Part),
     Bytes(Box<[u8]>),
     Count(u64),
@@ -61,6 +63,7 @@ impl Stored {
                     let parts = parts.iter();
                     What::Parts(parts.map(|(local, to)| (Part::of(local), *to)).collect())
                 }
+                Payload::Pages(pages) => What::Pages((*pages).clone()),
                 Payload::Message(local) => What::Message(Part::of(local)),
                 Payload::Bytes(bytes) => What::Bytes((*bytes).into()),
                 Payload::Count(count) => What::Count(*count),
@@ -78,6 +81,7 @@ impl Stored {
                 parts = stored.map(|(local, to)| (local.slice(), *to)).collect();
                 Payload::Parts(&parts)
             }
+            What::Pages(pages) => Payload::Pages(pages),
             What::Message(local) => Payload::Message(local.slice()),
             What::Bytes(bytes) => Payload::Bytes(bytes),
             What::Count(count) => Payload::Count(*count),

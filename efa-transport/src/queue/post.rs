@@ -7,11 +7,16 @@ use super::{LocalOperation, OwnPlace, Queue};
 use crate::domain::Handle;
 use crate::error::{Error, Full, Result};
 use crate::operation::{Kind, OperationId, Payload, Wanted};
+use crate::pages::PageList;
 use crate::peers::PeerId;
 use crate::region::{Region, Slice};
 use crate::remote::RemoteRegion;
 use crate::scheduler::plan::Plannable;
 use crate::scheduler::{Piece, Request, Scheduler, Sink};
+
+/// Turns of what waits, of several requests each, in which a new operation is posted at once. The polls that
+/// follow post the rest, so that whoever submits a long operation is not kept.
+const VISITS: u32 = 8;
 
 /// Bytes of one step of a transfer that this process copies.
 const LOCAL_STEP: u32 = 1 << 20;
@@ -39,6 +44,13 @@ impl Queue {
                 }
                 Ok(())
             }
+            Payload::Pages(pages) => {
+                if !peer.is_local() {
+                    self.rules.check(wanted.kind)?;
+                }
+                let mut regions = pages.regions().iter();
+                regions.try_for_each(|region| self.rules.check_region(wanted.kind, region))
+            }
         }
     }
 
@@ -57,7 +69,7 @@ impl Queue {
             Payload::Transfer(local, remote) => {
                 length(wanted.kind, local, remote) <= self.rules.max_request.into()
             }
-            Payload::Parts(_) | Payload::Count(_) => false,
+            Payload::Parts(_) | Payload::Pages(_) | Payload::Count(_) => false,
             Payload::Message(_) => true,
             Payload::Bytes(bytes) => bytes.len() as u64 <= self.rules.max_inline.into(),
         };
@@ -70,10 +82,19 @@ impl Queue {
             Payload::Message(_) => Some(u32::MAX),
             _ => None,
         };
-        let pieces = hold_pieces(&mut self.scheduler, wanted);
-        let accepted = self.scheduler.submit(plannable(wanted, max), pieces);
+        let what = plannable(wanted, max);
+        let accepted = match wanted.payload {
+            Payload::Pages(pages) => {
+                hold_pages(&mut self.scheduler, pages);
+                self.scheduler.submit_list(what, pages.list())
+            }
+            _ => {
+                let pieces = hold_pieces(&mut self.scheduler, wanted);
+                self.scheduler.submit(what, pieces)
+            }
+        };
         let id = accepted.map_err(|refusal| self.refused(refusal, wanted.peer))?;
-        self.pump()?;
+        self.pump_some(VISITS)?;
         Ok(id)
     }
 
@@ -84,7 +105,9 @@ impl Queue {
                 self.rules.check_part(wanted.kind, &local, &remote)?;
                 self.plan_local(wanted, None)
             }
-            Payload::Parts(_) | Payload::Count(_) => self.plan_local(wanted, None),
+            Payload::Parts(_) | Payload::Pages(_) | Payload::Count(_) => {
+                self.plan_local(wanted, None)
+            }
             Payload::Message(_) => {
                 let place = self.own_place()?;
                 self.plan_local(wanted, Some(place))
@@ -109,9 +132,17 @@ impl Queue {
     }
 
     fn plan_local(&mut self, wanted: &Wanted<'_>, place: Option<OwnPlace>) -> Result<OperationId> {
-        let pieces = hold_pieces(&mut self.scheduler, wanted);
         let what = plannable(wanted, Some(LOCAL_STEP));
-        let accepted = self.scheduler.submit_local(what, pieces);
+        let accepted = match wanted.payload {
+            Payload::Pages(pages) => {
+                hold_pages(&mut self.scheduler, pages);
+                self.scheduler.submit_local_list(what, pages.list())
+            }
+            _ => {
+                let pieces = hold_pieces(&mut self.scheduler, wanted);
+                self.scheduler.submit_local(what, pieces)
+            }
+        };
         let id = accepted.map_err(|refusal| self.refused(refusal, wanted.peer))?;
         self.local.push_back(LocalOperation { id, place });
         Ok(id)
@@ -119,7 +150,12 @@ impl Queue {
 
     /// Posts what waits in the scheduler, as far as there are credits.
     pub(crate) fn pump(&mut self) -> Result<()> {
-        let mut visits = u32::MAX;
+        self.pump_some(u32::MAX)
+    }
+
+    /// The same, in at most so many turns.
+    fn pump_some(&mut self, most: u32) -> Result<()> {
+        let mut visits = most;
         while self.scheduler.has_waiting() && self.scheduler.credits.free() > 0 {
             self.pair.session_start()?;
             let mut sink = PairSink {
@@ -135,6 +171,9 @@ impl Queue {
                 Ok(()) => {
                     self.scheduler.commit();
                     self.scheduler.posted(requests);
+                    if most != u32::MAX {
+                        return Ok(());
+                    }
                 }
                 Err(efa_verbs::Error::SendQueueFull { .. }) => {
                     // The credits say otherwise, so this does not happen; were it to, the next poll
@@ -176,10 +215,19 @@ fn parts<'p, 'a>(
     let (one, many) = match payload {
         Payload::Transfer(local, remote) => (Some((local, remote)), [].as_slice()),
         Payload::Parts(parts) => (None, *parts),
-        Payload::Message(_) | Payload::Bytes(_) | Payload::Count(_) => (None, [].as_slice()),
+        Payload::Pages(_) | Payload::Message(_) | Payload::Bytes(_) | Payload::Count(_) => {
+            (None, [].as_slice())
+        }
     };
     one.into_iter()
         .chain(many.iter().map(|(local, remote)| (local, remote)))
+}
+
+/// Holds the memory of a list, which was found to be of the domain.
+fn hold_pages(scheduler: &mut Scheduler<Region, Handle>, pages: &PageList) {
+    for region in pages.regions() {
+        scheduler.hold(region);
+    }
 }
 
 /// The pieces of an operation from regions, whose memory is held from now on.

@@ -6,7 +6,7 @@ use crate::domain::{Domain, Handle};
 use crate::error::{Error, Result};
 use crate::operation::Kind;
 use crate::peers::{Peer, PeerId};
-use crate::region::Slice;
+use crate::region::{Region, Slice};
 use crate::remote::RemoteRegion;
 
 /// The first PCI device id whose hardware has RDMA read, and the first with RDMA write.
@@ -133,6 +133,17 @@ impl Rules {
             });
         }
         Ok(())
+    }
+
+    /// Checks a region of a list, whose parts are as long here as there.
+    pub(crate) fn check_region(&self, kind: Kind, region: &Region) -> Result<()> {
+        if !region.is_of(self.domain) {
+            return Err(Error::ForeignRegion);
+        }
+        match kind == Kind::Get && !region.is_writable() {
+            true => Err(Error::ReadOnlyRegion),
+            false => Ok(()),
+        }
     }
 
     /// The length of a single request, if it is possible; else [`wrong`](Self::wrong) tells why not. The

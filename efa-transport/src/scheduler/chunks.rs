@@ -7,6 +7,8 @@
 //! here allocates in proportion to the size of a transfer: request `i` is computed when
 //! it is needed, and can be computed again when its completion reports a failure.
 
+use std::sync::Arc;
+
 /// Why a transfer can't be cut into requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkError {
@@ -40,6 +42,52 @@ pub(crate) struct Chunk {
     pub(crate) length: u32,
 }
 
+/// Pieces that were checked once, and that any number of operations share.
+#[derive(Debug)]
+pub(crate) struct List {
+    pieces: Box<[Piece]>,
+    /// The numbers of their memory, each once.
+    holds: Box<[u32]>,
+    /// Bytes in all.
+    length: u64,
+    /// Bytes of the longest.
+    longest: u64,
+}
+
+impl List {
+    pub(crate) fn new(pieces: Vec<Piece>) -> Result<Self, ChunkError> {
+        let (mut length, mut longest) = (0u64, 0);
+        for piece in &pieces {
+            check(piece.local, piece.remote, piece.length)?;
+            length = length.checked_add(piece.length).ok_or(ChunkError::Total)?;
+            longest = longest.max(piece.length);
+        }
+        let mut holds: Vec<_> = pieces.iter().map(|piece| piece.hold).collect();
+        holds.sort_unstable();
+        holds.dedup();
+        Ok(Self {
+            pieces: pieces.into(),
+            holds: holds.into(),
+            length,
+            longest,
+        })
+    }
+
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// The numbers of the memory, each once.
+    pub(crate) fn holds(&self) -> &[u32] {
+        &self.holds
+    }
+
+    /// Bytes in all.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+}
+
 /// How many requests `length` bytes need at `max` bytes each.
 pub(crate) fn requests(length: u64, max: u32) -> u64 {
     debug_assert!(max > 0);
@@ -49,8 +97,11 @@ pub(crate) fn requests(length: u64, max: u32) -> u64 {
 /// A transfer's pieces and how far it has been posted.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// Its own pieces, where it has no list.
     pieces: Vec<Piece>,
-    /// Index of each piece's first request, so that a request finds its piece.
+    list: Option<Arc<List>>,
+    /// Index of each piece's first request, so that a request finds its piece. Empty where every piece
+    /// is one request.
     first: Vec<u64>,
     /// Requests in all.
     total: u64,
@@ -69,6 +120,7 @@ impl Plan {
     pub(crate) fn new() -> Self {
         Self {
             pieces: Vec::new(),
+            list: None,
             first: Vec::new(),
             total: 0,
             length: 0,
@@ -81,6 +133,7 @@ impl Plan {
     /// Forgets the pieces. The caller has given their memory back.
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
+        self.list = None;
         self.first.clear();
         self.total = 0;
         self.length = 0;
@@ -114,6 +167,42 @@ impl Plan {
         Ok(())
     }
 
+    /// Makes the pieces of a list those of this plan, which has none. Nothing is done for each of them
+    /// unless one is longer than a request.
+    pub(crate) fn share(&mut self, list: Arc<List>) -> Result<(), ChunkError> {
+        debug_assert!(self.pieces.is_empty());
+        self.total = list.pieces.len() as u64;
+        if list.longest > u64::from(self.max) {
+            self.total = 0;
+            for piece in &list.pieces {
+                self.first.push(self.total);
+                let requests = requests(piece.length, self.max);
+                self.total = self.total.checked_add(requests).ok_or(ChunkError::Total)?;
+            }
+        }
+        self.length = list.length;
+        self.list = Some(list);
+        Ok(())
+    }
+
+    /// All pieces.
+    #[inline]
+    fn all(&self) -> &[Piece] {
+        match &self.list {
+            Some(list) => &list.pieces,
+            None => &self.pieces,
+        }
+    }
+
+    /// Index of a piece's first request.
+    #[inline]
+    fn first(&self, piece: usize) -> u64 {
+        match self.first.is_empty() {
+            true => piece as u64,
+            false => self.first[piece],
+        }
+    }
+
     /// Requests in all.
     pub(crate) fn total(&self) -> u64 {
         self.total
@@ -135,17 +224,19 @@ impl Plan {
     }
 
     /// The next request and its index, and moves past it.
+    #[inline]
     pub(crate) fn advance(&mut self) -> Option<(u64, Chunk)> {
         if self.next >= self.total {
             return None;
         }
         let index = self.next;
-        while self
-            .first
-            .get(self.piece + 1)
-            .is_some_and(|&first| first <= index)
-        {
-            self.piece += 1;
+        if self.first.is_empty() {
+            self.piece = index as usize;
+        } else {
+            let begins = |piece| self.first.get(piece).is_some_and(|&first| first <= index);
+            while begins(self.piece + 1) {
+                self.piece += 1;
+            }
         }
         self.next += 1;
         Some((index, self.cut(self.piece, index)))
@@ -153,12 +244,17 @@ impl Plan {
 
     /// The number of the memory that the last request was cut from.
     pub(crate) fn hold(&self) -> Option<u32> {
-        self.pieces.get(self.piece).map(|piece| piece.hold)
+        self.all().get(self.piece).map(|piece| piece.hold)
     }
 
-    /// The numbers of the memory of all pieces.
+    /// The numbers of the memory that was taken for it: of each piece, or of a list.
     pub(crate) fn holds(&self) -> impl Iterator<Item = u32> {
-        self.pieces.iter().map(|piece| piece.hold)
+        let (listed, own) = match &self.list {
+            Some(list) => (list.holds(), [].as_slice()),
+            None => ([].as_slice(), &*self.pieces),
+        };
+        let own = own.iter().map(|piece| piece.hold);
+        listed.iter().copied().chain(own)
     }
 
     /// Goes back to an earlier position, as if the requests since had not been posted.
@@ -169,6 +265,7 @@ impl Plan {
     }
 
     /// Length of request `index`.
+    #[inline]
     pub(crate) fn request_length(&self, index: u64) -> Option<u32> {
         (index < self.total).then(|| self.cut(self.find(index), index).length)
     }
@@ -179,20 +276,25 @@ impl Plan {
             return None;
         }
         let at = self.find(index);
-        let before: u64 = self.pieces[..at].iter().map(|piece| piece.length).sum();
-        Some(before + (index - self.first[at]) * u64::from(self.max))
+        let before: u64 = self.all()[..at].iter().map(|piece| piece.length).sum();
+        Some(before + (index - self.first(at)) * u64::from(self.max))
     }
 
+    #[inline]
     fn find(&self, index: u64) -> usize {
+        if self.first.is_empty() {
+            return index as usize;
+        }
         self.first
             .partition_point(|&first| first <= index)
             .saturating_sub(1)
     }
 
+    #[inline]
     fn cut(&self, at: usize, index: u64) -> Chunk {
-        let piece = &self.pieces[at];
+        let piece = &self.all()[at];
         // Within the piece's length, which was checked against both addresses.
-        let offset = (index - self.first[at]) * u64::from(self.max);
+        let offset = (index - self.first(at)) * u64::from(self.max);
         let length = (piece.length - offset).min(u64::from(self.max)) as u32;
         Chunk {
             local: piece.local + offset,
@@ -323,6 +425,46 @@ mod tests {
             }
             prop_assert_eq!(count, plan.total());
             prop_assert_eq!(cursor, lengths);
+        }
+
+        #[test]
+        fn a_list_is_cut_as_its_pieces_are(
+            max in 1u32..5000,
+            lengths in prop::collection::vec(0u64..20_000, 1..12),
+            back in 0u64..20,
+        ) {
+            let pieces: Vec<_> = lengths.iter().enumerate()
+                .map(|(i, &n)| Piece { hold: i as u32 % 3, ..piece(1 << 40, i as u64, n) })
+                .collect();
+            let (mut own, mut shared) = (Plan::new(), Plan::new());
+            own.set_max(max);
+            shared.set_max(max);
+            for &piece in &pieces {
+                own.push(piece).unwrap();
+            }
+            shared.share(Arc::new(List::new(pieces.clone()).unwrap())).unwrap();
+            prop_assert_eq!((own.total(), own.length()), (shared.total(), shared.length()));
+            for index in 0..own.total() {
+                prop_assert_eq!(own.request_length(index), shared.request_length(index));
+                prop_assert_eq!(own.offset(index), shared.offset(index));
+            }
+            for _ in 0..2 {
+                loop {
+                    let (one, other) = (own.advance(), shared.advance());
+                    prop_assert_eq!(one, other);
+                    prop_assert_eq!(own.hold(), shared.hold());
+                    if one.is_none() {
+                        break;
+                    }
+                }
+                let to = own.total().saturating_sub(back);
+                own.rewind(to);
+                shared.rewind(to);
+            }
+            let mut holds: Vec<_> = pieces.iter().map(|piece| piece.hold).collect();
+            holds.sort_unstable();
+            holds.dedup();
+            prop_assert_eq!(shared.holds().collect::<Vec<_>>(), holds);
         }
 
         #[test]

@@ -1,5 +1,8 @@
 //! Operations that need no request of ours.
 
+use std::sync::Arc;
+
+use super::chunks::List;
 use super::immediates::Waiters;
 use super::operations::Status;
 use super::plan::Plannable;
@@ -25,6 +28,16 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         pieces: impl IntoIterator<Item = Piece>,
     ) -> Result<OperationId, Refusal> {
         let slot = self.plan(what, pieces)?;
+        Ok(self.table.id(slot))
+    }
+
+    /// The same with the pieces of a list, whose memory is [held](Self::hold) once each.
+    pub(crate) fn submit_local_list(
+        &mut self,
+        what: Plannable,
+        list: &Arc<List>,
+    ) -> Result<OperationId, Refusal> {
+        let slot = self.plan_list(what, list)?;
         Ok(self.table.id(slot))
     }
 

@@ -32,7 +32,7 @@ pub(crate) mod plan;
 pub(crate) mod receive_pool;
 mod turns;
 
-pub(crate) use chunks::{Chunk, ChunkError, Piece};
+pub(crate) use chunks::{Chunk, ChunkError, List, Piece};
 pub(crate) use credits::Credits;
 pub(crate) use holds::Memory;
 pub(crate) use local::Local;

@@ -1,5 +1,8 @@
 //! Operations of any size: what waits, and what is posted of it next.
 
+use std::sync::Arc;
+
+use super::chunks::{ChunkError, List, Plan};
 use super::operations::{Status, request_id};
 use super::turns::Class;
 use super::{Memory, Piece, Planned, QUANTUM, Refusal, Request, Scheduler, Sink, Turn};
@@ -32,6 +35,17 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         Ok(self.table.id(slot))
     }
 
+    /// The same with the pieces of a list, whose memory is [held](Self::hold) once each.
+    pub(crate) fn submit_list(
+        &mut self,
+        what: Plannable,
+        list: &Arc<List>,
+    ) -> Result<OperationId, Refusal> {
+        let slot = self.plan_list(what, list)?;
+        self.turns.push(Class::Fresh, what.peer.index(), slot);
+        Ok(self.table.id(slot))
+    }
+
     /// Puts an operation into the table, without a turn.
     pub(super) fn plan(
         &mut self,
@@ -39,10 +53,30 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         pieces: impl IntoIterator<Item = Piece>,
     ) -> Result<u32, Refusal> {
         let mut pieces = pieces.into_iter();
-        let planned = self.try_plan(what, &mut pieces);
+        let mut refused = None;
+        let planned = self.try_plan(what, |plan| {
+            pieces.try_for_each(|piece| {
+                refused = Some(piece.hold);
+                plan.push(piece)?;
+                refused = None;
+                Ok(())
+            })
+        });
         if planned.is_err() {
-            for piece in pieces {
-                self.holds.give(piece.hold);
+            for hold in refused.into_iter().chain(pieces.map(|piece| piece.hold)) {
+                self.holds.give(hold);
+            }
+        }
+        planned
+    }
+
+    /// The same with the pieces of a list.
+    pub(super) fn plan_list(&mut self, what: Plannable, list: &Arc<List>) -> Result<u32, Refusal> {
+        let planned = self.try_plan(what, |plan| plan.share(Arc::clone(list)));
+        if planned.is_err() {
+            // The plan had it last, if at all, and no list is empty.
+            for &hold in list.holds() {
+                self.holds.give(hold);
             }
         }
         planned
@@ -51,7 +85,7 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
     fn try_plan(
         &mut self,
         what: Plannable,
-        pieces: &mut impl Iterator<Item = Piece>,
+        fill: impl FnOnce(&mut Plan) -> Result<(), ChunkError>,
     ) -> Result<u32, Refusal> {
         self.peer(what.peer)?;
         let slot = self
@@ -61,25 +95,19 @@ impl<M: Memory, A: Reach> Scheduler<M, A> {
         if self.plans.len() <= slot as usize {
             self.plans.resize_with(slot as usize + 1, Planned::new);
         }
-        let planned = &mut self.plans[slot as usize];
-        planned.plan.set_max(what.max.unwrap_or(self.max_request));
-        let mut refused = None;
-        for piece in pieces {
-            let hold = piece.hold;
-            if let Err(error) = planned.plan.push(piece) {
-                self.holds.give(hold);
-                refused = Some(Refusal::Chunk(error));
-                break;
-            }
-        }
-        if refused.is_none() && planned.plan.total() == 0 {
-            refused = Some(Refusal::Empty);
-        }
+        let plan = &mut self.plans[slot as usize].plan;
+        plan.set_max(what.max.unwrap_or(self.max_request));
+        let refused = match fill(plan) {
+            Ok(()) if plan.total() == 0 => Some(Refusal::Empty),
+            Ok(()) => None,
+            Err(error) => Some(Refusal::Chunk(error)),
+        };
         if let Some(refused) = refused {
             self.drop_plan(slot);
             self.table.release(slot);
             return Err(refused);
         }
+        let planned = &mut self.plans[slot as usize];
         planned.active = true;
         let length = planned.plan.length();
         let entry = self.table.slot_mut(slot);

@@ -11,9 +11,10 @@
 //!
 //! LAYER is `session` (requests through efa-verbs), `put` (operations of efa-transport, posted in batches
 //! and tracked to their completion), `put-regions-in-turns` (each from another region than the one before),
-//! `put-peers-in-turns` (each to another peer than the one before), or puts that are submitted one by one and
-//! `put-wait` (waited for), `put-await` (futures) or `put-actor` (sent to an actor through a channel); PATH is `libefa` or `direct`; OTHERS
-//! is how many peers there are beside the target. Results are lines of JSON on standard output.
+//! `put-peers-in-turns` (each to another peer than the one before), `pages` (a page table of as many pages as a
+//! batch has requests, as one operation), or puts that are submitted one by one and `put-wait` (waited for),
+//! `put-await` (futures) or `put-actor` (sent to an actor through a channel); PATH is `libefa` or `direct`;
+//! OTHERS is how many peers there are beside the target. Results are lines of JSON on standard output.
 
 mod allocations;
 mod arguments;
@@ -31,7 +32,8 @@ use efa_verbs::DataPath;
 use crate::allocations::Counting;
 use crate::arguments::Arguments;
 use crate::layer::{
-    Actor, Awaiting, Blocking, Layer, OneByOne, PeersInTurns, Put, RegionsInTurns, Same, Session,
+    Actor, Awaiting, Blocking, Layer, OneByOne, Pages, PeersInTurns, Put, RegionsInTurns, Same,
+    Session,
 };
 use crate::target::Target;
 
@@ -96,6 +98,10 @@ fn measure(command: &str, mut arguments: Arguments) -> Result<()> {
         "put-actor" => {
             let put = OneByOne::<Actor>::new(path, &target)?;
             run(command, put, first, second)
+        }
+        "pages" => {
+            let pages = Pages::new(path, &target)?;
+            run(command, pages, first, second)
         }
         other => bail!("no such layer: {other}"),
     }

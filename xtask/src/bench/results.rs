@@ -19,7 +19,7 @@ const fn variant(name: &'static str, arguments: &'static [&'static str]) -> Vari
 pub const BASE: &str = "c-poll-start";
 
 /// All that is measured. Those in C begin with `c-`; the others end with their data path.
-pub const VARIANTS: [Variant; 13] = [
+pub const VARIANTS: [Variant; 15] = [
     variant(BASE, &["wr"]),
     variant("c-poll-classic", &["classic"]),
     variant("session-libefa", &["session", "libefa"]),
@@ -42,6 +42,8 @@ pub const VARIANTS: [Variant; 13] = [
         "put-peers-in-turns-direct",
         &["put-peers-in-turns", "direct"],
     ),
+    variant("pages-libefa", &["pages", "libefa"]),
+    variant("pages-direct", &["pages", "direct"]),
     variant("put-wait-libefa", &["put-wait", "libefa"]),
     variant("put-await-libefa", &["put-await", "libefa"]),
     variant("put-actor-libefa", &["put-actor", "libefa"]),

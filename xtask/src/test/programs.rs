@@ -29,7 +29,7 @@ const ON_SYSTEM: [&str; 2] = ["efa-sys", "efa-verbs"];
 
 /// The programs that are run a second time through libefa, where the direct path is the first
 /// choice: what they claim has to hold on both.
-const ON_BOTH_PATHS: [&str; 20] = [
+const ON_BOTH_PATHS: [&str; 21] = [
     "channel",
     "errors",
     "faults",
@@ -41,6 +41,7 @@ const ON_BOTH_PATHS: [&str; 20] = [
     "operations",
     "outstanding",
     "ownership",
+    "pages",
     "peers",
     "put_get",
     "receiving",

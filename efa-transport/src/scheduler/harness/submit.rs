@@ -1,6 +1,7 @@
 //! What a program asks for.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::model::{Operation, key};
@@ -9,7 +10,7 @@ use super::world::{LOCAL_STEP, VALUES, World};
 use crate::operation::{Kind, OperationId};
 use crate::peers::PeerId;
 use crate::scheduler::plan::Plannable;
-use crate::scheduler::{Begin, Chunk, ChunkError, Piece, Refusal, Unknown};
+use crate::scheduler::{Begin, Chunk, ChunkError, List, Memory, Piece, Refusal, Unknown};
 
 impl World {
     /// Memory that the program has already, or new memory, which it may or may not keep.
@@ -92,20 +93,26 @@ impl World {
             0 => Err(Refusal::Empty),
             _ => Ok(()),
         };
-        let (mut chunks, mut memory, mut held) = (vec![], vec![], vec![]);
+        let (mut chunks, mut memory, mut held) = (vec![], vec![], Vec::<Piece>::new());
+        let listed = pieces > 0 && !message && self.chance(40);
         for at in 0..pieces {
             let length = self.any_length();
             let (serial, token) = self.any_memory();
             memory.push(serial);
+            // A list holds each memory once.
+            let known = listed && held.iter().any(|it| it.hold == token.number());
             let mut piece = Piece {
-                hold: self.scheduler.hold(&token),
+                hold: match known {
+                    true => token.number(),
+                    false => self.scheduler.hold(&token),
+                },
                 local: at << 40,
                 lkey: serial as u32,
                 rkey: 2,
                 remote: at << 41,
                 length,
             };
-            if length > 0 && self.chance(1) {
+            if length > 0 && !listed && self.chance(1) {
                 piece.remote = u64::MAX;
                 expected = expected.and(Err(Refusal::Chunk(ChunkError::Remote)));
             } else {
@@ -128,9 +135,12 @@ impl World {
             immediate,
             max,
         };
-        let submitted = match local {
-            true => self.scheduler.submit_local(what, held),
-            false => self.scheduler.submit(what, held),
+        let list = listed.then(|| Arc::new(List::new(held.clone()).unwrap()));
+        let submitted = match (local, list) {
+            (true, Some(list)) => self.scheduler.submit_local_list(what, &list),
+            (false, Some(list)) => self.scheduler.submit_list(what, &list),
+            (true, None) => self.scheduler.submit_local(what, held),
+            (false, None) => self.scheduler.submit(what, held),
         };
         assert_eq!(submitted.map(|_| ()), expected);
         let id = submitted.ok()?;

@@ -4,6 +4,7 @@
 //! inlined, of which a run uses one each.
 
 mod one_by_one;
+mod pages;
 mod put;
 mod session;
 
@@ -16,6 +17,7 @@ use crate::ring::Ring;
 use crate::target::Target;
 
 pub use one_by_one::{Actor, Awaiting, Blocking, OneByOne};
+pub use pages::Pages;
 pub use put::{PeersInTurns, Put, RegionsInTurns, Same};
 pub use session::Session;
 
