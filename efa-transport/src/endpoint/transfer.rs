@@ -13,8 +13,8 @@ impl Endpoint {
     /// Submits an operation of any size.
     ///
     /// It returns as soon as the operation is accepted; its [`Completion`](crate::Completion) has the id
-    /// and the tag. What does not fit into the send queue now is posted by later polls, in turns with
-    /// other operations.
+    /// and the tag. What is not posted at once, because it is long or the send queue is full, is posted by
+    /// later polls, in turns with other operations.
     ///
     /// The completion of a put says that its bytes are in the peer's memory. The peer learns of it by
     /// [immediate data](Put::immediate), or by a message that is sent after the completion, and by nothing

@@ -275,7 +275,8 @@ impl Sink<Handle> for PairSink<'_> {
         // SAFETY: `Queue::pump` has opened a session. The scheduler's plan for this operation holds its
         // regions and counts in its peer until the completion was polled, the session was rolled back,
         // or the queue pair is gone. What was planned was checked by `Queue::check`: the slices are
-        // inside regions of the queue pair's domain, writable where they are written.
+        // inside regions of the queue pair's domain, writable where they are written. (The parts of a
+        // `PageList` were inside its regions when it was made, it keeps these, and neither changes.)
         unsafe { push(self.pair, request) }
     }
 }
