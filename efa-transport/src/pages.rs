@@ -83,7 +83,7 @@ impl PageList {
                 }),
             }
         };
-        Self::of(pages.into_iter().map(piece), vec![region.clone()])
+        Self::of(collect(pages.into_iter().map(piece))?, vec![region.clone()])
     }
 
     /// Parts of any length and of any regions, each as long here as there.
@@ -96,14 +96,17 @@ impl PageList {
         let mut known = std::collections::HashSet::new();
         let pieces = parts.into_iter().map(|(local, remote)| {
             let (here, there) = (local.len(), remote.len());
-            let unequal = (here, there);
             if here < there {
-                let (local, remote) = unequal;
-                return Err(Error::LocalTooSmall { local, remote });
+                return Err(Error::LocalTooSmall {
+                    local: here,
+                    remote: there,
+                });
             }
             if here > there {
-                let (local, remote) = unequal;
-                return Err(Error::RemoteTooSmall { local, remote });
+                return Err(Error::RemoteTooSmall {
+                    local: here,
+                    remote: there,
+                });
             }
             let region = local.region();
             if known.insert(region.number()) {
@@ -118,15 +121,10 @@ impl PageList {
                 length: here,
             })
         });
-        let pieces = collect(pieces)?;
-        Self::with(pieces, regions)
+        Self::of(collect(pieces)?, regions)
     }
 
-    fn of(pieces: impl Iterator<Item = Result<Piece>>, regions: Vec<Region>) -> Result<Self> {
-        Self::with(collect(pieces)?, regions)
-    }
-
-    fn with(pieces: Vec<Piece>, regions: Vec<Region>) -> Result<Self> {
+    fn of(pieces: Vec<Piece>, regions: Vec<Region>) -> Result<Self> {
         if pieces.is_empty() {
             return Err(Error::EmptyList);
         }
@@ -159,8 +157,12 @@ impl PageList {
     }
 }
 
+/// Room that is made at once. What an iterator says of its length is not to be trusted: it may end early, at
+/// a page that is wrong.
+const ROOM: usize = 1 << 16;
+
 fn collect(pieces: impl Iterator<Item = Result<Piece>>) -> Result<Vec<Piece>> {
-    let mut collected = Vec::with_capacity(pieces.size_hint().0);
+    let mut collected = Vec::with_capacity(pieces.size_hint().0.min(ROOM));
     for (at, piece) in pieces.enumerate() {
         collected.push(piece.map_err(|source| Error::Part {
             at: at as u64,

@@ -159,6 +159,12 @@ fn what_is_wrong_with_a_list_is_told_and_nothing_is_posted() {
             };
             ensure!(error.to_string().contains(told), "{error}");
         }
+        // A great many, of which all but the first few are wrong.
+        let endless = PageList::new(&source, remote, PAGE, (0..u64::MAX).map(|at| (at, 0)));
+        ensure!(
+            matches!(endless, Err(Error::Part { at: 9, .. })),
+            "{endless:?}"
+        );
         let unequal = PageList::parts([(source.slice(..10)?, remote.slice(..11)?)]);
         ensure!(matches!(unequal, Err(Error::Part { at: 0, .. })));
         ensure!(matches!(PageList::parts([]), Err(Error::EmptyList)));
