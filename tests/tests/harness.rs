@@ -127,7 +127,9 @@ fn every_test_that_the_readme_names_exists() -> Result<()> {
         // What stands between backquotes, at the odd places.
         for proof in proofs.split('`').skip(1).step_by(2) {
             named += 1;
-            let (file, test) = proof.split_once("::").unwrap_or((proof, ""));
+            let (file, test) = proof.rsplit_once("::").unwrap_or((proof, ""));
+            // A module of a program has a file of its own.
+            let file = &file.replace("::", "/");
             let tests = folder.join("tests");
             let text = std::fs::read_to_string(tests.join(format!("{file}.rs")))
                 .or_else(|_| std::fs::read_to_string(tests.join(file).join("main.rs")))
